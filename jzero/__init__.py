@@ -1,0 +1,39 @@
+"""jzero: ZeRO for JAX, as a transformation of the user's own training step."""
+
+from jzero.api import shard_train_step
+from jzero.config import ZeroConfig
+from jzero.errors import (
+    AliasError,
+    BatchError,
+    ConfigError,
+    DonationError,
+    InternalError,
+    JzeroError,
+    MeshError,
+    ParamsError,
+    PeerTimeoutError,
+    PlacementError,
+    StageError,
+    StateError,
+)
+from jzero.plan.plan import Plan
+from jzero.step import TrainStep
+
+__all__ = [
+    "AliasError",
+    "BatchError",
+    "ConfigError",
+    "DonationError",
+    "InternalError",
+    "JzeroError",
+    "MeshError",
+    "ParamsError",
+    "PeerTimeoutError",
+    "Plan",
+    "PlacementError",
+    "StageError",
+    "StateError",
+    "TrainStep",
+    "ZeroConfig",
+    "shard_train_step",
+]

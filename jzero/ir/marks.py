@@ -1,0 +1,240 @@
+"""Forward analysis: which values are shards of the state, and how they lie.
+
+Lives here: `Mark`, the placement of one value, and `Analysis.flow`, which
+follows the marks of a jaxpr's inputs to its outputs, through element-wise
+equations, rearrangements and bodies. Nothing is rewritten here. May import:
+compat, ir.rules, ir.bodies. Read next: `demands.py`, the backward counterpart.
+
+A mark also names its *root*: the variable of the same body from which the value
+follows by casts alone. Two values with one root and one chain of casts are the
+same array, so one gather serves both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from jzero.compat.jaxpr import AnyJaxpr, JaxprEqn, Var, inner, is_var
+from jzero.ir.bodies import Body, bodies_of
+from jzero.ir.rules import (
+    BARRIER,
+    CAST,
+    IDENTITY,
+    is_array,
+    is_elementwise,
+    move_dims,
+    moves_dims,
+)
+from jzero.ir.specs import Dims, is_sharded, stack, unstack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """The placement of a value that derives from a sharded state leaf.
+
+    Attributes:
+      dims: how the shard lies, one entry per dim.
+      base: how the gathered value lies (the user's own axes).
+      leaf: index of the state leaf it derives from (the first, if several).
+      is_once: gather it once per step instead of at each use.
+      root: variable of the same body whose cast chain this is.
+      casts: dtype names of the chain from the root.
+    """
+
+    dims: Dims
+    base: Dims
+    leaf: int
+    is_once: bool = False
+    root: Var | None = None
+    casts: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[Var | None, tuple[str, ...]]:
+        """Equal keys within one body mean equal values."""
+        return self.root, self.casts
+
+    def rooted(self, var: Var) -> Mark:
+        """Returns the mark of a value that is not a cast of another."""
+        return replace(self, root=var, casts=())
+
+    def unrooted(self) -> Mark:
+        """Returns the mark as it looks from outside the body."""
+        return replace(self, root=None, casts=())
+
+
+Marks = tuple[Mark | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Marks of every variable of one body.
+
+    Attributes:
+      marks: variable -> mark, for marked variables only.
+      outs: a mark (unrooted) or None per output of the body.
+    """
+
+    marks: dict[Var, Mark]
+    outs: Marks
+
+
+def move_mark(mark: Mark, eqn: JaxprEqn) -> Mark | None:
+    """Follows a mark through a rearranging equation."""
+    dims, base = move_dims(eqn, mark.dims), move_dims(eqn, mark.base)
+    if dims is None or base is None or not is_sharded(dims) or dims == base:
+        return None
+    return replace(mark, dims=dims, base=base)
+
+
+def enter_marks(body: Body, operands: Sequence[Mark | None]) -> list[Mark | None]:
+    """Returns the marks of a body's inputs, seen from inside."""
+    marks: list[Mark | None] = []
+    for slot in body.ins:
+        mark = operands[slot.index]
+        if mark is not None and slot.is_stacked:
+            dims, base = unstack(mark.dims), unstack(mark.base)
+            mark = (
+                None
+                if dims is None or base is None
+                else replace(mark, dims=dims, base=base)
+            )
+        marks.append(None if mark is None else mark.unrooted())
+    return marks
+
+
+def leave_mark(mark: Mark | None, *, is_stacked: bool) -> Mark | None:
+    """Returns the mark of a body's output, seen from outside."""
+    if mark is None or not is_stacked:
+        return mark
+    return replace(mark, dims=stack(mark.dims), base=stack(mark.base))
+
+
+def read_marks(eqn: JaxprEqn, marks: dict[Var, Mark]) -> list[Mark | None]:
+    """Returns the mark of each operand of an equation."""
+    return [marks.get(v) if is_var(v) else None for v in eqn.invars]
+
+
+@dataclass(slots=True)
+class Analysis:
+    """Analyses of one traced step, each body analysed once per set of marks."""
+
+    _flows: dict[tuple[int, Marks], Flow] = field(default_factory=dict)
+    # Memo keys hold `id`s, so the jaxprs they stand for must stay alive.
+    _alive: list[AnyJaxpr] = field(default_factory=list)
+
+    def flow(self, jaxpr: AnyJaxpr, in_marks: Sequence[Mark | None]) -> Flow:
+        """Follows input marks to every variable of a body.
+
+        Args:
+          jaxpr: the body.
+          in_marks: a mark or None per input.
+
+        Returns:
+          The marks of all variables and outputs.
+        """
+        body = inner(jaxpr)
+        key = (id(body), tuple(in_marks))
+        if key not in self._flows:
+            self._alive.append(body)
+            self._flows[key] = self._compute_flow(body, in_marks)
+        return self._flows[key]
+
+    def _compute_flow(self, body: AnyJaxpr, in_marks: Sequence[Mark | None]) -> Flow:
+        marks: dict[Var, Mark] = {
+            v: m.rooted(v)
+            for v, m in zip(body.invars, in_marks, strict=True)
+            if m is not None
+        }
+        for eqn in body.eqns:
+            operands = read_marks(eqn, marks)
+            if any(m is not None for m in operands):
+                results = self.follow(eqn, operands)
+                for var, mark in zip(eqn.outvars, results, strict=True):
+                    if mark is not None:
+                        marks[var] = mark if mark.root is not None else mark.rooted(var)
+        outs = tuple(
+            m.unrooted() if is_var(v) and (m := marks.get(v)) is not None else None
+            for v in body.outvars
+        )
+        return Flow(marks=marks, outs=outs)
+
+    def follow(
+        self, eqn: JaxprEqn, operands: Sequence[Mark | None]
+    ) -> list[Mark | None]:
+        """Returns the mark of each result; all None means: gather first."""
+        nothing: list[Mark | None] = [None] * len(eqn.outvars)
+        name = eqn.primitive.name
+        if name == BARRIER:
+            return [None if m is None else m.unrooted() for m in operands]
+        if is_elementwise(eqn):
+            return [_follow_elementwise(eqn, operands)]
+        if moves_dims(eqn):
+            first = operands[0]
+            moved = None if first is None else move_mark(first, eqn)
+            return nothing if moved is None else [moved.unrooted()]
+        if bodies := bodies_of(eqn):
+            return self._follow_bodies(eqn, bodies, operands)
+        return nothing
+
+    def _follow_bodies(
+        self,
+        eqn: JaxprEqn,
+        bodies: Sequence[Body],
+        operands: Sequence[Mark | None],
+    ) -> list[Mark | None]:
+        operands = self.settle_carries(bodies, operands)
+        results: list[Mark | None] = [None] * len(eqn.outvars)
+        is_first = [True] * len(eqn.outvars)
+        for body in bodies:
+            outs = self.flow(body.jaxpr, enter_marks(body, operands)).outs
+            for slot, mark in zip(body.outs, outs, strict=True):
+                if slot.index < 0:
+                    continue
+                seen = leave_mark(mark, is_stacked=slot.is_stacked)
+                if is_first[slot.index]:
+                    results[slot.index], is_first[slot.index] = seen, False
+                elif not same_placement(results[slot.index], seen):
+                    results[slot.index] = None
+        return results
+
+    def settle_carries(
+        self, bodies: Sequence[Body], operands: Sequence[Mark | None]
+    ) -> list[Mark | None]:
+        """Drops the marks that a loop does not hand on from turn to turn.
+
+        A carry is a shard inside only if it enters as one and each turn leaves
+        it as one; otherwise it is gathered before the loop.
+        """
+        settled = list(operands)
+        for body in bodies:
+            is_stable = not body.carries
+            while not is_stable:
+                is_stable = True
+                entered = enter_marks(body, settled)
+                outs = self.flow(body.jaxpr, entered).outs
+                for position, out in body.carries:
+                    mark = entered[position]
+                    if mark is not None and not same_placement(mark, outs[out]):
+                        settled[body.ins[position].index] = None
+                        is_stable = False
+        return settled
+
+
+def same_placement(one: Mark | None, other: Mark | None) -> bool:
+    """Says whether two marks describe shards that lie alike."""
+    if one is None or other is None:
+        return one is other
+    return one.dims == other.dims and one.base == other.base
+
+
+def _follow_elementwise(eqn: JaxprEqn, operands: Sequence[Mark | None]) -> Mark | None:
+    first = next(m for m in operands if m is not None)
+    if not is_array(eqn.outvars[0].aval):
+        return None
+    name = eqn.primitive.name
+    if name == CAST:
+        return replace(first, casts=(*first.casts, str(eqn.params["new_dtype"])))
+    if name in IDENTITY:
+        return first
+    return first.unrooted()

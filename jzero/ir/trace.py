@@ -1,0 +1,80 @@
+"""A traced training step: the value that passes take and return.
+
+Lives here: `TracedStep`, and how the marks of its inputs follow from a plan.
+May import: compat, plan, ir. Read next: `jzero/passes/pipeline.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from jax.sharding import Mesh
+
+from jzero.compat.jaxpr import AnyJaxpr, inner
+from jzero.ir.marks import Mark
+from jzero.ir.specs import Dims, is_sharded, to_dims
+from jzero.plan.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedStep:
+    """A step function as a closed jaxpr over flat arguments.
+
+    Attributes:
+      jaxpr: the program; outputs are the state leaves first, in the order of
+        the inputs they replace, then everything else the step returns.
+      mesh: the devices, with Auto axes.
+      state_ins: flat input index of each leaf of `plan.state`.
+      state_outs: flat output index of the new value of each state leaf, or -1
+        for a leaf that the step does not return.
+      batch_ins: flat input index of each leaf of `plan.batch`.
+    """
+
+    jaxpr: AnyJaxpr
+    mesh: Mesh
+    state_ins: tuple[int, ...]
+    state_outs: tuple[int, ...]
+    batch_ins: tuple[int, ...]
+
+    def with_jaxpr(self, jaxpr: AnyJaxpr) -> TracedStep:
+        """Returns the same step with a rewritten program."""
+        return replace(self, jaxpr=jaxpr)
+
+
+Pass = Callable[[TracedStep, Plan], TracedStep]
+
+
+def input_marks(step: TracedStep, plan: Plan) -> tuple[Mark | None, ...]:
+    """Returns a mark for every input that is a sharded state leaf.
+
+    Args:
+      step: the traced step.
+      plan: placements of its state leaves, in the order of `step.state_ins`.
+
+    Returns:
+      One mark or None per flat input.
+    """
+    marks: list[Mark | None] = [None] * len(inner(step.jaxpr).invars)
+    for leaf, (flat, placed) in enumerate(zip(step.state_ins, plan.state, strict=True)):
+        dims = to_dims(placed.spec, len(placed.shape))
+        base = to_dims(placed.base_spec, len(placed.shape))
+        if dims != base:
+            is_once = plan.placement.gather == "once"
+            marks[flat] = Mark(dims=dims, base=base, leaf=leaf, is_once=is_once)
+    return tuple(marks)
+
+
+def output_dims(step: TracedStep, plan: Plan) -> tuple[Dims | None, ...]:
+    """Returns, per flat output, how its shard must lie, or None.
+
+    Only state leaves that the plan shards are asked for; what else the step
+    returns may lie as it likes.
+    """
+    dims: list[Dims | None] = [None] * len(inner(step.jaxpr).outvars)
+    for flat, placed in zip(step.state_outs, plan.state, strict=True):
+        wanted = to_dims(placed.spec, len(placed.shape))
+        base = to_dims(placed.base_spec, len(placed.shape))
+        if flat >= 0 and is_sharded(wanted) and wanted != base:
+            dims[flat] = wanted
+    return tuple(dims)

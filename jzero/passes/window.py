@@ -1,0 +1,169 @@
+"""Pass `window`: only so many bytes of whole gradients are alive at a time.
+
+Without it the compiler is free to compute every layer's gradient first and to
+reduce them all at the end of the step. In an unrolled backward pass this ties
+the reduce-scattered shards to the activation gradient that the next layer
+continues from: once more than `reduce_window_bytes` of whole gradients have
+been produced, the backward pass waits until they have been reduced. Loops need
+no help: a turn ends with its own gradients reduced.
+
+Source: ZeRO (arXiv 1910.02054), section 5.2, where reduction happens in buckets
+during backward. May import: ir, plan. Read next: `jzero/ir/demands.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jax import numpy as jnp
+from jax.sharding import Mesh
+
+from jzero.compat.jaxpr import AnyJaxpr, DropVar, JaxprEqn, Var, inner
+from jzero.ir.bodies import bodies_of, with_bodies
+from jzero.ir.demands import Demands, OptionalDims
+from jzero.ir.edit import Editor
+from jzero.ir.marks import Analysis, Mark, enter_marks, read_marks
+from jzero.ir.rules import BARRIER, CONSTRAINT, is_elementwise
+from jzero.ir.trace import TracedStep, input_marks, output_dims
+from jzero.plan.plan import Plan
+
+SCOPE = "jzero.window"
+
+
+def window(step: TracedStep, plan: Plan) -> TracedStep:
+    """Bounds the bytes of whole gradients that wait to be reduced.
+
+    Args:
+      step: the traced step, gradients already constrained at birth.
+      plan: its plan; a stage without a window changes nothing.
+
+    Returns:
+      The step with barriers added; the same numbers.
+    """
+    if not plan.placement.window:
+        return step
+    windower = _Windower(step.mesh, plan.config.reduce_window_bytes)
+    marks, outs = input_marks(step, plan), output_dims(step, plan)
+    return step.with_jaxpr(windower.rewrite(step.jaxpr, marks, outs))
+
+
+class _Windower:
+    def __init__(self, mesh: Mesh, window_bytes: int) -> None:
+        self.mesh = mesh
+        self.window_bytes = window_bytes
+        self.analysis = Analysis()
+        self.demands = Demands(self.analysis)
+
+    def rewrite(
+        self,
+        jaxpr: AnyJaxpr,
+        in_marks: Sequence[Mark | None],
+        out_dims: OptionalDims,
+    ) -> AnyJaxpr:
+        body = inner(jaxpr)
+        marks = self.analysis.flow(jaxpr, in_marks).marks
+        wanted = self.demands.of(jaxpr, in_marks, out_dims).dims
+        if not wanted:
+            return jaxpr
+        births = [self._born(eqn, wanted) for eqn in body.eqns]
+        reach = _reach(body, births)
+        editor = Editor(self.mesh)
+        waiting: list[tuple[Var, int]] = []
+        for index, eqn in enumerate(body.eqns):
+            editor.copy(eqn, params=self._params(eqn, marks, wanted))
+            if eqn.primitive.name == BARRIER:
+                # Tied already, by an earlier run of this pass.
+                tied = set(eqn.invars)
+                waiting = [(v, n) for v, n in waiting if v not in tied]
+                continue
+            following = body.eqns[index + 1 : index + 2]
+            if any(e.primitive.name == BARRIER for e in following):
+                waiting += births[index]
+                continue
+            waiting += births[index]
+            if sum(n for _, n in waiting) < self.window_bytes:
+                continue
+            onward = _onward(eqn, index, reach, wanted, marks)
+            if onward is not None:
+                self._tie(editor, eqn, onward, waiting)
+                waiting = []
+        return editor.finish(jaxpr)
+
+    def _born(self, eqn: JaxprEqn, wanted: dict[Var, object]) -> list[tuple[Var, int]]:
+        """Reduced gradients that this equation yields, with their whole bytes."""
+        is_birth = eqn.primitive.name == CONSTRAINT or bool(bodies_of(eqn))
+        if not is_birth:
+            return []
+        return [
+            (v, v.aval.size * v.aval.dtype.itemsize)
+            for v in eqn.outvars
+            if v in wanted
+        ]
+
+    def _params(
+        self, eqn: JaxprEqn, marks: dict[Var, Mark], wanted: dict[Var, object]
+    ) -> dict[str, object] | None:
+        bodies = bodies_of(eqn)
+        operands = read_marks(eqn, marks)
+        outs = [wanted.get(v) for v in eqn.outvars]
+        if not bodies or not any(x is not None for x in (*operands, *outs)):
+            return None
+        entered = self.demands.enter(eqn, bodies, operands, outs)
+        new = [
+            self.rewrite(body.jaxpr, enter_marks(body, entered.marks), out_dims)
+            for body, out_dims in zip(bodies, entered.out_dims, strict=True)
+        ]
+        if all(n is b.jaxpr for n, b in zip(new, bodies, strict=True)):
+            return None
+        return with_bodies(eqn, bodies, new)
+
+    def _tie(
+        self,
+        editor: Editor,
+        eqn: JaxprEqn,
+        onward: Var,
+        waiting: Sequence[tuple[Var, int]],
+    ) -> None:
+        olds = [onward, *(v for v, _ in waiting)]
+        news = editor.tie(*[editor.read(v) for v in olds], like=eqn, scope=SCOPE)
+        for old, new in zip(olds, news, strict=True):
+            editor.rename(old, new)
+
+
+def _reach(
+    body: AnyJaxpr, births: Sequence[Sequence[tuple[Var, int]]]
+) -> dict[Var, int]:
+    """For each variable, the last equation with a birth that depends on it."""
+    reach: dict[Var, int] = {}
+    for index in range(len(body.eqns) - 1, -1, -1):
+        eqn = body.eqns[index]
+        furthest = max((reach.get(v, -1) for v in eqn.outvars), default=-1)
+        if births[index]:
+            furthest = max(furthest, index)
+        for atom in eqn.invars:
+            if isinstance(atom, Var) and furthest > reach.get(atom, -1):
+                reach[atom] = furthest
+    return reach
+
+
+def _onward(
+    eqn: JaxprEqn,
+    index: int,
+    reach: dict[Var, int],
+    wanted: dict[Var, object],
+    marks: dict[Var, Mark],
+) -> Var | None:
+    """The result from which the backward pass continues to later gradients."""
+    if eqn.primitive.name in (CONSTRAINT, BARRIER) or is_elementwise(eqn):
+        return None
+    found = [
+        v
+        for v in eqn.outvars
+        if not isinstance(v, DropVar)
+        and v not in wanted
+        and v not in marks
+        and len(getattr(v.aval, "shape", ())) >= 2
+        and jnp.issubdtype(v.aval.dtype, jnp.inexact)
+        and reach.get(v, -1) > index
+    ]
+    return max(found, key=lambda v: reach[v], default=None)

@@ -1,0 +1,316 @@
+"""From a traced call to a compiled step: match, plan, rewrite, jit.
+
+Lives here: `Program`, everything that belongs to one structure and shape of
+arguments, and `build_program`, which makes it. May import: runtime, passes, ir,
+plan. Read next: `jzero/step.py`, which keeps programs and calls them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jzero.compat.jaxpr import inner, jaxpr_callable, rebuild
+from jzero.errors import ConfigError
+from jzero.ir.facts import scanned_inputs
+from jzero.ir.trace import TracedStep
+from jzero.passes.pipeline import run_passes
+from jzero.plan.batch import BatchFacts, BatchLeafPlan, plan_batch
+from jzero.plan.leaves import describe_tree
+from jzero.plan.plan import Plan
+from jzero.runtime.calls import Call, StepFunction
+from jzero.runtime.match import Matched, is_key_or_scalar, match_state
+from jzero.runtime.mesh import axis_sizes
+from jzero.runtime.settings import Known, Settings, plan_for_state
+from jzero.runtime.tracing import (
+    TracedCall,
+    has_weak_state,
+    strong,
+    strong_state,
+    trace_call,
+)
+
+
+class OtherShapesError(Exception):
+    """The arguments have other shapes than the program was built for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A rewritten step for one structure and shape of arguments.
+
+    Attributes:
+      plan: placements of state and batch.
+      run: jitted `(state leaves, other leaves) -> (new state leaves, rest)`.
+      state_flat: flat input index of each state leaf.
+      other_flat: flat input index of each other leaf.
+      in_structs: shape and dtype of each flat input.
+      state_shardings: where each state leaf lies.
+      other_shardings: where each other leaf lies.
+      out_order: for each output of the step, its index in state leaves + rest.
+      out_treedef: structure of what the step returns.
+    """
+
+    plan: Plan
+    run: Any
+    state_flat: tuple[int, ...]
+    other_flat: tuple[int, ...]
+    in_structs: tuple[jax.ShapeDtypeStruct, ...]
+    state_shardings: tuple[NamedSharding, ...]
+    other_shardings: tuple[NamedSharding, ...]
+    out_order: tuple[int, ...]
+    out_treedef: Any
+
+    def assemble(self, new_state: Sequence[Any], rest: Sequence[Any]) -> Any:
+        """Puts the results together as the step function returns them."""
+        leaves = [*new_state, *rest]
+        return self.out_treedef.unflatten([leaves[i] for i in self.out_order])
+
+    @property
+    def state_structs(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """Shape and dtype of each state leaf."""
+        return tuple(self.in_structs[i] for i in self.state_flat)
+
+    def lower(self) -> jax.stages.Lowered:
+        """Lowers for the shapes the program was built for; nothing runs."""
+        return self.run.lower(
+            [self.in_structs[i] for i in self.state_flat],
+            [self.in_structs[i] for i in self.other_flat],
+        )
+
+
+def build_program(
+    function: StepFunction,
+    call: Call,
+    settings: Settings,
+    *,
+    known: Sequence[Known] | None,
+    given: Sequence[PartitionSpec],
+) -> Program:
+    """Traces, plans, rewrites and wraps one call in `jax.jit`.
+
+    Args:
+      function: the user's step.
+      call: the call, taken apart.
+      settings: stage, mesh and config.
+      known: facts about the state leaves in flat order, from `init` or `shard`.
+      given: per flat input leaf, how the user already sharded it.
+
+    Returns:
+      The program. Nothing is compiled yet.
+    """
+    traced = trace_call(function, call, settings.mesh)
+    chosen = _dynamic_indices(call, settings.state_argnums, "state_argnums")
+    matched = match_state(call.names, traced.args, traced.out, chosen=chosen)
+    if has_weak_state(traced, matched.args):
+        traced = trace_call(
+            function, call, settings.mesh, strong_state(traced, matched.args)
+        )
+        matched = match_state(call.names, traced.args, traced.out, chosen=chosen)
+    layout = _Layout.of(traced, matched)
+    scanned = scanned_inputs(traced.jaxpr)
+    facts = _merge_known(traced, layout, scanned, known, given)
+    plan = _plan(call, traced, matched, settings, facts)
+    plan = replace(plan, batch=_plan_data(call, traced, matched, settings, scanned))
+    step = TracedStep(
+        jaxpr=rebuild(
+            traced.jaxpr,
+            eqns=inner(traced.jaxpr).eqns,
+            outvars=[inner(traced.jaxpr).outvars[i] for i in layout.outs],
+        ),
+        mesh=settings.mesh,
+        state_ins=layout.state_flat,
+        state_outs=tuple(range(len(layout.state_flat))),
+        batch_ins=layout.other_flat,
+    )
+    return _wrap(function, traced, run_passes(step, plan), plan, layout)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """Flat positions of a traced call.
+
+    Attributes:
+      starts: flat index of the first leaf of each dynamic argument.
+      state_flat: flat input index of each state leaf.
+      other_flat: flat input index of each other leaf.
+      outs: flat output indices, new state leaves first.
+    """
+
+    starts: tuple[int, ...]
+    state_flat: tuple[int, ...]
+    other_flat: tuple[int, ...]
+    outs: tuple[int, ...]
+
+    @classmethod
+    def of(cls, traced: TracedCall, matched: Matched) -> _Layout:
+        counts = [len(jax.tree.leaves(a)) for a in traced.args]
+        starts = tuple(sum(counts[:i]) for i in range(len(counts)))
+        state = tuple(starts[i] + k for i in matched.args for k in range(counts[i]))
+        in_state = set(state)
+        new = tuple(
+            node.start + k
+            for node, i in zip(matched.nodes, matched.args, strict=True)
+            for k in range(counts[i])
+        )
+        replaced = set(new)
+        num_outs = len(jax.tree.leaves(traced.out))
+        return cls(
+            starts=starts,
+            state_flat=state,
+            other_flat=tuple(i for i in range(sum(counts)) if i not in in_state),
+            outs=new + tuple(i for i in range(num_outs) if i not in replaced),
+        )
+
+
+def _dynamic_indices(
+    call: Call, argnums: Sequence[int] | None, name: str
+) -> tuple[int, ...] | None:
+    """Turns positions in the signature into indices of dynamic arguments."""
+    if argnums is None:
+        return None
+    indices = []
+    for num in argnums:
+        position = num + call.num_positional if num < 0 else num
+        if position not in call.keys:
+            raise ConfigError(
+                f"{name}={tuple(argnums)}: argument {num} is not a dynamic positional "
+                f"argument of this call, which has {list(call.keys)}.\n"
+                f"Remedy: name positions of arrays in {name}."
+            )
+        indices.append(call.keys.index(position))
+    return tuple(indices)
+
+
+def _plan(
+    call: Call,
+    traced: TracedCall,
+    matched: Matched,
+    settings: Settings,
+    facts: Sequence[Known],
+) -> Plan:
+    notes = [*matched.notes]
+    notes.append("state: " + ", ".join(call.names[i] for i in matched.args))
+    others = [n for i, n in enumerate(call.names) if i not in matched.args]
+    if others:
+        notes.append("data: " + ", ".join(others))
+    if call.statics:
+        notes.append("static: " + ", ".join(f"{k}={v!r}" for k, v in call.statics))
+    named_args = [(call.names[i], traced.args[i]) for i in matched.args]
+    return plan_for_state(named_args, facts, settings, notes=tuple(notes))
+
+
+def _plan_data(
+    call: Call,
+    traced: TracedCall,
+    matched: Matched,
+    settings: Settings,
+    scanned: Sequence[bool],
+) -> tuple[BatchLeafPlan, ...]:
+    facts: list[BatchFacts] = []
+    flat = 0
+    for i, arg in enumerate(traced.args):
+        structs = jax.tree.leaves(arg)
+        leaves = describe_tree(arg, arg=i, name=call.names[i])
+        if i not in matched.args:
+            facts += [
+                BatchFacts(
+                    path=leaf.path,
+                    arg=i,
+                    shape=leaf.shape,
+                    dtype=leaf.dtype,
+                    scanned=scanned[flat + k],
+                    is_key=is_key_or_scalar(struct) and bool(leaf.shape),
+                )
+                for k, (leaf, struct) in enumerate(zip(leaves, structs, strict=True))
+            ]
+        flat += len(structs)
+    return plan_batch(
+        facts,
+        axis_sizes=dict(axis_sizes(settings.mesh)),
+        batch_axes=settings.config.batch_axes,
+        batch_args=_dynamic_indices(call, settings.batch_argnums, "batch_argnums"),
+    )
+
+
+def _merge_known(
+    traced: TracedCall,
+    layout: _Layout,
+    scanned: Sequence[bool],
+    known: Sequence[Known] | None,
+    given: Sequence[PartitionSpec],
+) -> list[Known]:
+    """Joins what the trace and the arrays show with what `init` or `shard` saw."""
+    structs = jax.tree.leaves(traced.args)
+    shapes = [tuple(structs[i].shape) for i in layout.state_flat]
+    before = [Known(shape=shape) for shape in shapes]
+    if known is not None and [k.shape for k in known] == shapes:
+        before = list(known)
+    return [
+        Known(
+            shape=shape,
+            base_spec=old.base_spec if any(old.base_spec) else given[flat],
+            is_stacked=old.is_stacked or (scanned[flat] and bool(shape)),
+        )
+        for flat, shape, old in zip(layout.state_flat, shapes, before, strict=True)
+    ]
+
+
+def _wrap(
+    function: StepFunction,
+    traced: TracedCall,
+    step: TracedStep,
+    plan: Plan,
+    layout: _Layout,
+) -> Program:
+    evaluate = jaxpr_callable(step.jaxpr)
+    structs = tuple(jax.tree.leaves(traced.args))
+    num_state = len(layout.state_flat)
+    order = [0] * len(structs)
+    for k, flat in enumerate((*layout.state_flat, *layout.other_flat)):
+        order[flat] = k
+
+    def train_step(state: list[Any], data: list[Any]) -> tuple[list[Any], list[Any]]:
+        leaves = [*state, *data]
+        inputs = [leaves[k] for k in order]
+        for got, built in zip(inputs, structs, strict=True):
+            if (got.shape, got.dtype) != (built.shape, built.dtype):
+                raise OtherShapesError
+        outs = evaluate(*inputs)
+        return [strong(x) for x in outs[:num_state]], list(outs[num_state:])
+
+    train_step.__name__ = function.name
+    state_shardings = tuple(NamedSharding(step.mesh, p.spec) for p in plan.state)
+    other_shardings = tuple(NamedSharding(step.mesh, p.spec) for p in plan.batch)
+    whole = NamedSharding(step.mesh, PartitionSpec())
+    rest = inner(step.jaxpr).outvars[num_state:]
+    # A scalar must be readable on every process; larger results may lie as the
+    # partitioner left them.
+    rest_shardings = [None if v.aval.shape else whole for v in rest]
+    run = jax.jit(
+        train_step,
+        in_shardings=(list(state_shardings), list(other_shardings)),
+        out_shardings=(list(state_shardings), rest_shardings),
+        donate_argnums=0,
+        compiler_options=dict(plan.config.compiler_options) or None,
+    )
+    out_order = [0] * len(layout.outs)
+    for k, flat in enumerate(layout.outs):
+        out_order[flat] = k
+    return Program(
+        plan=plan,
+        run=run,
+        state_flat=layout.state_flat,
+        other_flat=layout.other_flat,
+        in_structs=structs,
+        state_shardings=state_shardings,
+        other_shardings=other_shardings,
+        out_order=tuple(out_order),
+        out_treedef=jax.tree.structure(traced.out),
+    )
+
+

@@ -1,0 +1,324 @@
+"""`TrainStep`: the object that users hold and call.
+
+Lives here: keeping one program per structure and shape of arguments, the quick
+path of a call, and turning failures of a call into errors that name leaves. May
+import: runtime and below. Read next: `jzero/runtime/program.py`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding
+
+from jzero.errors import format_problem
+from jzero.plan.plan import Plan
+from jzero.runtime.batches import place_batch, place_data, shape_of
+from jzero.runtime.birth import create_state, name_states
+from jzero.runtime.calls import StepFunction
+from jzero.runtime.evaluation import EvalStep
+from jzero.runtime.mutable import Objects, is_mutable, merge_states, split_states
+from jzero.runtime.placement import (
+    check_alive,
+    check_devices,
+    check_unshared,
+    gather_leaf,
+    is_placed,
+    place_leaf,
+    user_spec,
+)
+from jzero.runtime.program import OtherShapesError, Program, build_program
+from jzero.runtime.settings import Known, Settings, plan_for_state
+from jzero.runtime.tracing import abstract
+
+
+@dataclass(frozen=True, slots=True)
+class _Quick:
+    """The program of the last call, if it had no static or nnx arguments."""
+
+    treedef: Any
+    data_shapes: tuple[Any, ...]
+    program: Program
+
+
+class TrainStep:
+    """A training step under ZeRO; made by `jzero.shard_train_step`.
+
+    Call it exactly as the step function it was made of.
+    """
+
+    def __init__(self, function: StepFunction, settings: Settings) -> None:
+        self._function = function
+        self._settings = settings
+        self._programs: dict[Any, Program] = {}
+        self._known: list[Known] | None = None
+        self._quick: _Quick | None = None
+        # Identities of the first and last leaf of the last state returned: a
+        # state that comes straight back needs no inspection.
+        self._returned: tuple[int, int] | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs one step; takes and returns what the step function does.
+
+        The state's buffers are donated: go on with the returned state.
+
+        Raises:
+          StateError: the state cannot be found, or changes in the step.
+          BatchError: the batch does not divide by the devices.
+          DonationError: the state was used before.
+          AliasError: two paths of the state hold one buffer.
+          PlacementError: the state lives on other devices.
+        """
+        quick = self._quick
+        if quick is not None and not kwargs:
+            leaves, treedef = jax.tree.flatten(args)
+            if treedef == quick.treedef:
+                program = quick.program
+                data = [leaves[i] for i in program.other_flat]
+                if tuple(map(shape_of, data)) == quick.data_shapes:
+                    state = [leaves[i] for i in program.state_flat]
+                    try:
+                        return self._run(program, state, data)
+                    except OtherShapesError:
+                        self._quick = None
+        return self._call_any(args, kwargs)
+
+    def init(self, create_fn: Callable[..., Any], *args: Any) -> Any:
+        """Creates a state whose leaves are born in their final places.
+
+        Args:
+          create_fn: returns one state, the tuple of the step's state arguments,
+            or nnx objects.
+          *args: its arguments (random keys, a sample batch).
+
+        Returns:
+          What `create_fn` returns.
+
+        Example:
+          >>> import jax, jax.numpy as jnp, jzero
+          >>> step = jzero.shard_train_step(lambda w, x: (w - x.mean(), x.sum()))
+          >>> step.init(lambda: jnp.zeros((4,))).shape
+          (4,)
+        """
+        graphs: list[Any] = []
+
+        def create(*inner: Any) -> Any:
+            created = create_fn(*inner)
+            parts = created if type(created) is tuple else (created,)
+            if not any(is_mutable(p) for p in parts):
+                return created
+            graphdef, states = split_states(parts)
+            graphs[:] = [graphdef]
+            return states if type(created) is tuple else states[0]
+
+        created, _, known = create_state(
+            create, args, step_function=self._function, settings=self._settings
+        )
+        self._known = known
+        if not graphs:
+            return created
+        is_several = type(created) is tuple
+        objects = merge_states(graphs[0], created if is_several else (created,))
+        return objects if is_several else objects[0]
+
+    def shard(self, state: Any) -> Any:
+        """Copies an existing state to where the plan wants it.
+
+        Args:
+          state: one state, the tuple of the step's state arguments, or nnx
+            objects (which are changed in place). Shardings that it already has
+            on further mesh axes are kept.
+
+        Returns:
+          The placed state; the given arrays stay usable.
+        """
+        parts = state if type(state) is tuple else (state,)
+        if any(is_mutable(p) for p in parts):
+            _, states = split_states(parts)
+            objects = Objects(tuple(range(len(parts))), parts, None)
+            objects.update(self._shard_tree(states))
+            return state
+        return self._shard_tree(state)
+
+    def _shard_tree(self, state: Any) -> Any:
+        leaves, treedef = jax.tree.flatten(state)
+        known = self._known_from(leaves)
+        structs = treedef.unflatten([abstract(x) for x in leaves])
+        argnums = self._settings.state_argnums
+        plan = plan_for_state(
+            name_states(structs, self._function, argnums), known, self._settings
+        )
+        self._known = known
+        placed = [
+            place_leaf(x, NamedSharding(self._settings.mesh, p.spec))
+            for x, p in zip(leaves, plan.state, strict=True)
+        ]
+        return treedef.unflatten(placed)
+
+    def shard_batch(self, batch: Any) -> Any:
+        """Makes global arrays of this process's part of a batch.
+
+        Args:
+          batch: a pytree of host or device arrays; in several processes each
+            passes its own rows, in one process the whole batch.
+
+        Returns:
+          The same tree of arrays split over the batch axes.
+
+        Raises:
+          BatchError: the batch does not divide by the devices.
+        """
+        plans = [p.plan for p in self._programs.values()]
+        return place_batch(batch, self._settings, plans)
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        """Lowers the step for the given arguments; nothing runs.
+
+        Args:
+          *args: as for a call; `jax.ShapeDtypeStruct`s will do, and the mesh may
+            be of devices that are not there.
+          **kwargs: likewise.
+        """
+        return self._program_for(args, kwargs)[0].lower()
+
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+        """Returns the plan for a call with these arguments: frozen and printable."""
+        return self._program_for(args, kwargs)[0].plan
+
+    def gather(self, tree: Any) -> Any:
+        """Returns whole arrays on the host of every process.
+
+        Every process must call it. Random keys come back as replicated arrays.
+        """
+        return jax.tree.map(lambda x: gather_leaf(x, self._settings.mesh), tree)
+
+    def eval_step(
+        self,
+        fn: Callable[..., Any],
+        *,
+        batch_argnums: Sequence[int] | None = None,
+    ) -> EvalStep:
+        """Wraps a forward-only function of sharded parameters.
+
+        Args:
+          fn: `fn(params_or_state, batch, ...)`; its first argument (or its nnx
+            objects) is the sharded one.
+          batch_argnums: arguments that are split over the batch axes; None finds
+            them by their common size, `()` replicates all.
+
+        Returns:
+          A callable with the signature of `fn`; weights are gathered at use as in
+          the training step, and nothing is donated.
+        """
+        return EvalStep(fn, self._settings, batch_argnums=batch_argnums)
+
+    def _known_from(self, leaves: Sequence[Any]) -> list[Known]:
+        """Facts about given leaves: what the user sharded, what `init` saw."""
+        settings = self._settings
+        before = self._known or []
+        shapes = [tuple(getattr(x, "shape", ())) for x in leaves]
+        is_same = [k.shape for k in before] == shapes
+        return [
+            Known(
+                shape=shape,
+                base_spec=user_spec(leaf, settings.mesh, settings.config.axes),
+                is_stacked=before[i].is_stacked if is_same else False,
+            )
+            for i, (leaf, shape) in enumerate(zip(leaves, shapes, strict=True))
+        ]
+
+    def _program_for(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Program, Objects | None, list[Any], Any]:
+        """Finds or builds the program of a call.
+
+        Returns:
+          (program, nnx objects or None, flat leaves, key of the quick path).
+        """
+        objects, args, keywords = Objects.split(args, kwargs)
+        function = self._function
+        if objects is not None:
+            function = function.with_function(objects.pure(function.function))
+        call = function.split(args, keywords)
+        leaves, treedef = jax.tree.flatten(call.values)
+        graphdef = None if objects is None else objects.graphdef
+        key = (treedef, call.keys, call.statics, graphdef)
+        key = (*key, tuple(map(shape_of, leaves)))
+        program = self._programs.get(key)
+        if program is None:
+            mesh, axes = self._settings.mesh, self._settings.config.axes
+            given = [user_spec(leaf, mesh, axes) for leaf in leaves]
+            program = build_program(
+                function, call, self._settings, known=self._known, given=given
+            )
+            self._programs[key] = program
+        is_plain = objects is None and not call.statics and not kwargs
+        return program, objects, leaves, treedef if is_plain else None
+
+    def _call_any(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        program, objects, leaves, treedef = self._program_for(args, kwargs)
+        state = [leaves[i] for i in program.state_flat]
+        data = [leaves[i] for i in program.other_flat]
+        if treedef is not None:
+            shapes = tuple(map(shape_of, data))
+            self._quick = _Quick(treedef, shapes, program)
+        result = self._run(program, state, data)
+        if objects is None:
+            return result
+        states, value = result
+        objects.update(states)
+        return value
+
+    def _run(self, program: Program, state: list[Any], data: list[Any]) -> Any:
+        if (
+            not state
+            or (id(state[0]), id(state[-1])) != self._returned
+            or len(set(map(id, state))) != len(state)
+            or len(set(map(type, state))) != 1
+        ):
+            state = self._vet(program, state)
+        data = place_data(data, program)
+        try:
+            new, rest = program.run(state, data)
+        except (ValueError, TypeError, RuntimeError):
+            # Say what is wrong with the state if that is it; else let the
+            # original error through.
+            self._vet(program, state)
+            raise
+        if new:
+            self._returned = (id(new[0]), id(new[-1]))
+        return program.assemble(new, rest)
+
+    def _vet(self, program: Program, state: Sequence[Any]) -> list[Any]:
+        """Checks a state that did not come from this step, and places it."""
+        rows = [(p.path, x) for p, x in zip(program.plan.state, state, strict=True)]
+        check_alive(rows)
+        check_devices(rows, self._settings.mesh)
+        placed, moved = [], []
+        shardings = program.state_shardings
+        for (path, leaf), target, struct in zip(
+            rows, shardings, program.state_structs, strict=True
+        ):
+            if is_placed(leaf, target):
+                placed.append(leaf)
+                continue
+            if isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1:
+                moved.append((path, f"{leaf.sharding} -> {target.spec}"))
+            placed.append(place_leaf(leaf, target, dtype=struct.dtype))
+        check_unshared(
+            [(path, x) for (path, _), x in zip(rows, placed, strict=True)]
+        )
+        if moved:
+            warnings.warn(
+                format_problem(
+                    "the state did not lie where the plan wants it and was moved",
+                    moved,
+                    "create it with `step.init` or place it once with `step.shard`",
+                ),
+                stacklevel=4,
+            )
+        return placed
