@@ -61,6 +61,8 @@ class ZeroConfig:
             text such as "64MB" or "16MiB".
         reuse_window_bytes: The most bytes of gathered weights kept alive to be
             used again, at the stage that gathers at each use. Int or text.
+        prefetch_bytes: How many bytes of weights may be gathered ahead of the
+            activation that they serve, at the stage that gathers at each use.
         replicate_params: Keep whole parameters at rest (stages 1 and 2).
         params: Which state leaves are parameters, when the structure does not
             say: regular expressions searched in the leaf's path, or a predicate
@@ -83,6 +85,7 @@ class ZeroConfig:
     gather_dtype: Literal["compute", "param"]
     reduce_window_bytes: int
     reuse_window_bytes: int
+    prefetch_bytes: int
     replicate_params: bool
     params: ParamsSelector | None
     compiler_options: tuple[tuple[str, CompilerOption], ...]
@@ -98,6 +101,7 @@ class ZeroConfig:
         gather_dtype: Literal["compute", "param"] = "compute",
         reduce_window_bytes: int | str = 16 * _MIB,
         reuse_window_bytes: int | str = 32 * _MIB,
+        prefetch_bytes: int | str = 32 * _MIB,
         replicate_params: bool = False,
         params: str | Iterable[str] | Callable[[str], bool] | None = None,
         compiler_options: Mapping[str, CompilerOption]
@@ -118,6 +122,7 @@ class ZeroConfig:
                 reduce_window_bytes, "reduce_window_bytes"
             ),
             "reuse_window_bytes": parse_bytes(reuse_window_bytes, "reuse_window_bytes"),
+            "prefetch_bytes": parse_bytes(prefetch_bytes, "prefetch_bytes"),
             "replicate_params": _flag(replicate_params, "replicate_params"),
             "params": _selector(params),
             "compiler_options": _compiler_options(compiler_options),

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 from jax.tree_util import (
@@ -25,11 +26,24 @@ from jax.tree_util import (
 
 from jzero.errors import InternalError, StateError, format_problem
 
-__all__ = ["DType", "LeafFacts", "describe_tree", "is_inexact", "is_key_dtype"]
+__all__ = [
+    "DType",
+    "LeafFacts",
+    "describe_tree",
+    "describe_type",
+    "is_extended_dtype",
+    "is_inexact",
+    "is_key_dtype",
+]
 
 # A numpy dtype, or one of JAX's extended dtypes such as `key<fry>`, which numpy's
 # type does not cover.
 DType = Any
+
+_T = TypeVar("_T")
+
+# The attribute by which flax ends the path of a boxed parameter or a Variable.
+_BOX_ATTRS = ("value", "raw_value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +83,24 @@ class LeafFacts:
         return self.size_elems * self.dtype.itemsize
 
 
+def is_extended_dtype(dtype: DType) -> bool:
+    """Says whether a dtype is one of JAX's own, which numpy does not know."""
+    return jnp.issubdtype(dtype, jax.dtypes.extended)
+
+
 def is_key_dtype(dtype: DType) -> bool:
     """Says whether a dtype is that of typed random keys."""
-    return jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+    return jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def is_inexact(dtype: DType) -> bool:
     """Says whether a dtype is floating or complex, so that it can be trained."""
-    return jax.dtypes.issubdtype(dtype, np.inexact)
+    return jnp.issubdtype(dtype, np.inexact)
+
+
+def describe_type(leaf: LeafFacts) -> str:
+    """Returns dtype and shape as one text, e.g. `float32[4,2]`."""
+    return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
 
 
 def describe_tree(
@@ -107,4 +131,78 @@ def describe_tree(
         >>> leaf.path, leaf.shape, leaf.size_bytes
         ("p['w']", (4, 2), 32)
     """
-    raise NotImplementedError
+    flat, _ = tree_flatten_with_path(tree)
+    specs = _per_leaf(base_specs, len(flat), "base_specs")
+    stacks = _per_leaf(stacked_dims, len(flat), "stacked_dims")
+    facts: list[LeafFacts] = []
+    wrong: list[tuple[str, str]] = []
+    for (path, leaf), spec, stacked in zip(flat, specs, stacks, strict=True):
+        text = name + keystr(path)
+        array_type = _array_type(leaf)
+        if array_type is None:
+            wrong.append((text, f"a {type(leaf).__name__}"))
+            continue
+        kept = path[:-1] if _is_box(path) else path
+        facts.append(
+            LeafFacts(
+                path=text,
+                keys=tuple(_component(entry) for entry in kept),
+                arg=arg,
+                shape=array_type[0],
+                dtype=array_type[1],
+                base_spec=PartitionSpec() if spec is None else spec,
+                stacked_dims=tuple(stacked or ()),
+                attrs=tuple(isinstance(entry, GetAttrKey) for entry in kept),
+            )
+        )
+    if wrong:
+        raise StateError(
+            format_problem(
+                f"Argument {name!r} holds leaves that are neither arrays nor numbers:",
+                wrong,
+                "make them static fields of the tree, or pass them through "
+                "static_argnums or static_argnames.",
+            )
+        )
+    return tuple(facts)
+
+
+def _array_type(leaf: Any) -> tuple[tuple[int, ...], DType] | None:
+    """Returns the shape and dtype that `jax.jit` would give a leaf."""
+    if isinstance(leaf, np.ndarray | np.generic) or not hasattr(leaf, "dtype"):
+        try:
+            leaf = jax.typeof(leaf)
+        except TypeError:
+            return None
+    dtype = leaf.dtype
+    if not is_extended_dtype(dtype):
+        # An abstract float64 becomes a float32 unless x64 is on.
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
+    return tuple(leaf.shape), dtype
+
+
+def _is_box(path: tuple[Any, ...]) -> bool:
+    last = path[-1] if path else None
+    return isinstance(last, GetAttrKey) and last.name in _BOX_ATTRS
+
+
+def _component(entry: Any) -> str:
+    if isinstance(entry, GetAttrKey):
+        return entry.name
+    if isinstance(entry, SequenceKey):
+        return str(entry.idx)
+    if isinstance(entry, DictKey | FlattenedIndexKey):
+        return str(entry.key)
+    return str(entry)
+
+
+def _per_leaf(
+    values: Sequence[_T | None] | None, num_leaves: int, name: str
+) -> Sequence[_T | None]:
+    if values is None:
+        return [None] * num_leaves
+    if len(values) != num_leaves:
+        raise InternalError(
+            f"describe_tree: {len(values)} {name} for {num_leaves} leaves"
+        )
+    return values

@@ -1,25 +1,50 @@
-"""The plan: one frozen value that says where everything goes, and why."""
+"""The plan: one frozen value that says where everything goes, and why.
+
+Lives here: `Plan` and its records, and `plan_state`, which makes the state's part
+out of leaves and roles. May import: everything else in `plan/`. Read next:
+`table.py` for how it is shown, `jzero/runtime/settings.py` for who makes it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from math import prod
+from typing import Any, get_args
 
 from jax.sharding import PartitionSpec
+from rich.console import RenderableType
 
 from jzero.config import ZeroConfig
 from jzero.plan.batch import BatchLeafPlan
+from jzero.plan.layout import check_axes, local_bytes, plan_leaf_spec, spec_axes
 from jzero.plan.leaves import DType, LeafFacts
 from jzero.plan.roles import Role, RoleInfo
-from jzero.plan.stages import StagePlacement
+from jzero.plan.stages import StagePlacement, check_stage
+from jzero.plan.table import build_table, plan_to_dict, render_text
 
 __all__ = ["BatchLeafPlan", "LeafPlan", "Plan", "RoleTotal", "plan_state"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafPlan:
-    """Where one leaf of the state lives at rest, and why."""
+    """Where one leaf of the state lives at rest, and why.
+
+    Attributes:
+        path: The path a person reads, e.g. `state.params['mlp']['kernel']`.
+        arg: The index of the argument that holds the leaf.
+        role: "parameter", "optimizer" or "other".
+        owner_path: The path of the parameter that the leaf mirrors, if any.
+        shape: The global shape.
+        dtype: The dtype.
+        spec: The spec at rest.
+        base_spec: The part of it that is the user's own; what a use of the leaf
+            sees after the gather.
+        memory_kind: The kind of memory it rests in.
+        local_bytes: Bytes at rest on each device.
+        global_bytes: Bytes of the whole array.
+        reason: Why it is so.
+    """
 
     path: str
     arg: int
@@ -35,14 +60,26 @@ class LeafPlan:
     reason: str
 
     @property
+    def size_elems(self) -> int:
+        """The number of elements of the whole array."""
+        return prod(self.shape)
+
+    @property
     def is_sharded(self) -> bool:
-        """Whether the ZeRO axes were added to the user's own spec."""
+        """Whether jzero added ZeRO axes to the user's own spec."""
         return self.spec != self.base_spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleTotal:
-    """The bytes of all leaves of one role."""
+    """The bytes of all leaves of one role.
+
+    Attributes:
+        role: The role.
+        num_leaves: How many leaves have it.
+        global_bytes: Their bytes as whole arrays.
+        local_bytes: Their bytes at rest on each device.
+    """
 
     role: Role
     num_leaves: int
@@ -52,7 +89,19 @@ class RoleTotal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Where everything goes: frozen, hashable, printable."""
+    """Where everything goes: frozen, hashable, and printable.
+
+    Attributes:
+        stage: The ZeRO stage, for show; what it means is in `placement`.
+        placement: What the stage shards and how it communicates.
+        axis_sizes: Name and size of each mesh axis.
+        zero_axes: The axes over which state is sharded.
+        batch_axes: The axes that split the batch.
+        config: The settings.
+        state: One record per leaf of the state arguments, in flattening order.
+        batch: One record per leaf of the other arguments.
+        notes: What else is worth knowing, such as which arguments are state.
+    """
 
     stage: int
     placement: StagePlacement
@@ -67,7 +116,18 @@ class Plan:
     @property
     def totals(self) -> tuple[RoleTotal, ...]:
         """Bytes per role, in the order parameter, optimizer, other."""
-        raise NotImplementedError
+        totals: list[RoleTotal] = []
+        for role in get_args(Role):
+            leaves = [leaf for leaf in self.state if leaf.role == role]
+            totals.append(
+                RoleTotal(
+                    role=role,
+                    num_leaves=len(leaves),
+                    global_bytes=sum(leaf.global_bytes for leaf in leaves),
+                    local_bytes=sum(leaf.local_bytes for leaf in leaves),
+                )
+            )
+        return tuple(totals)
 
     @property
     def local_bytes(self) -> int:
@@ -81,16 +141,42 @@ class Plan:
 
     @property
     def replicated_large(self) -> tuple[LeafPlan, ...]:
-        """Leaves that stayed whole although above the persistence threshold."""
-        raise NotImplementedError
+        """Leaves that stayed whole although at or above the threshold.
+
+        Empty where nothing is meant to be sharded: stage 0, or ZeRO axes of size
+        1. Parameters kept whole by `replicate_params` are not listed.
+        """
+        sizes = dict(self.axis_sizes)
+        num_shards = prod(sizes[axis] for axis in self.zero_axes)
+        if not self.placement.is_sharded or num_shards == 1:
+            return ()
+
+        def is_listed(leaf: LeafPlan) -> bool:
+            if leaf.role == "parameter" and not self.placement.params:
+                return False
+            if not leaf.shape or not leaf.size_elems:
+                return False
+            if leaf.size_elems < self.config.persistence_threshold:
+                return False
+            return not set(spec_axes(leaf.spec)) & set(self.zero_axes)
+
+        return tuple(leaf for leaf in self.state if is_listed(leaf))
 
     def is_sharded(self, index: int) -> bool:
-        """Says whether leaf `index` of the state is split over the ZeRO axes."""
+        """Says whether jzero split leaf `index` of the state over the ZeRO axes."""
         return self.state[index].is_sharded
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the plan as plain dicts, lists, texts and numbers."""
-        raise NotImplementedError
+        """Returns the plan as plain dicts, lists, texts and numbers, as for JSON."""
+        return plan_to_dict(self)
+
+    def __rich__(self) -> RenderableType:
+        """Shows the plan in colour with `rich.print(plan)`."""
+        return build_table(self)
+
+    def __str__(self) -> str:
+        """Writes the plan as plain text, one line per leaf."""
+        return render_text(self)
 
 
 def plan_state(
@@ -101,5 +187,85 @@ def plan_state(
     config: ZeroConfig,
     axis_sizes: Mapping[str, int],
 ) -> tuple[LeafPlan, ...]:
-    """Plans where each leaf of the state lives at rest."""
-    raise NotImplementedError
+    """Plans where each leaf of the state lives at rest.
+
+    Parameters and optimizer state are sharded as the stage says. What mirrors a
+    parameter takes the parameter's spec, so that the update needs no movement; it
+    also takes the user's own axes from it, unless it brings its own. A leaf of
+    another shape (adafactor's factors) is planned for itself. Everything else
+    stays as the user placed it.
+
+    Args:
+        leaves: The leaves of all state arguments.
+        roles: Their roles, from `assign_roles`.
+        stage: The ZeRO stage.
+        config: The settings.
+        axis_sizes: The size of each mesh axis.
+
+    Returns:
+        One record per leaf, in order.
+
+    Raises:
+        StageError: There is no such stage.
+        ConfigError: A setting contradicts the stage.
+        MeshError: The mesh lacks an axis that the settings or a leaf names.
+    """
+    placement = check_stage(config, stage)
+    check_axes(config.axes, axis_sizes, setting="axis")
+    check_axes(config.batch_axes, axis_sizes, setting="batch_axis")
+
+    def plan_sharded(leaf: LeafFacts) -> tuple[PartitionSpec, str]:
+        return plan_leaf_spec(
+            leaf,
+            axis_sizes=axis_sizes,
+            zero_axes=config.axes,
+            threshold_elems=config.persistence_threshold,
+        )
+
+    # Of a parameter kept whole, the mirrors are sharded all the same.
+    sharded = {
+        index: plan_sharded(leaf)
+        for index, (leaf, info) in enumerate(zip(leaves, roles, strict=True))
+        if info.role == "parameter"
+    }
+
+    def plan_one(index: int) -> tuple[PartitionSpec, PartitionSpec, str]:
+        """Returns spec, base spec and reason of one leaf."""
+        leaf, info = leaves[index], roles[index]
+        if info.role == "other":
+            return leaf.base_spec, leaf.base_spec, info.why
+        is_sharded = (
+            placement.params if info.role == "parameter" else placement.optimizer
+        )
+        base, owner = leaf.base_spec, info.owner
+        if owner is not None and not spec_axes(base):
+            base = leaves[owner].base_spec
+        if not is_sharded:
+            kept = "by replicate_params" if placement.is_sharded else "at this stage"
+            return base, base, f"kept whole {kept}"
+        if info.role == "parameter":
+            return sharded[index][0], base, sharded[index][1]
+        if owner is not None and base == leaves[owner].base_spec:
+            return sharded[owner][0], base, f"as {leaves[owner].path}"
+        spec, reason = plan_sharded(leaf)
+        return spec, base, reason
+
+    plans: list[LeafPlan] = []
+    for index, (leaf, info) in enumerate(zip(leaves, roles, strict=True)):
+        spec, base_spec, reason = plan_one(index)
+        plans.append(
+            LeafPlan(
+                path=leaf.path,
+                arg=leaf.arg,
+                role=info.role,
+                owner_path=None if info.owner is None else leaves[info.owner].path,
+                shape=leaf.shape,
+                dtype=leaf.dtype,
+                spec=spec,
+                base_spec=base_spec,
+                local_bytes=local_bytes(leaf.shape, leaf.dtype, spec, axis_sizes),
+                global_bytes=leaf.size_bytes,
+                reason=reason,
+            )
+        )
+    return tuple(plans)
