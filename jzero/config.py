@@ -6,10 +6,10 @@ Lives here: the one frozen record of settings and its validation. May import:
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 from jzero.errors import ConfigError, format_problem
@@ -157,12 +157,12 @@ def parse_bytes(value: object, name: str = "size") -> int:
         1572864
     """
     if isinstance(value, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]?i?b)?\s*", value.lower())
-        unit = match and (match[2] or "b")
-        if match is None or unit not in _UNITS:
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", value.lower())
+        unit_bytes = None if match is None else _UNITS.get(match[2] or "b")
+        if match is None or unit_bytes is None:
             raise _wrong(name, value, 'an int, or a text such as "64MB" or "16MiB"')
-        num_bytes = float(match[1]) * _UNITS[unit]
-        if num_bytes != math.floor(num_bytes):
+        num_bytes = Fraction(match[1]) * unit_bytes
+        if num_bytes.denominator != 1:
             raise _wrong(name, value, "a whole number of bytes")
         return int(num_bytes)
     return _count(value, name)

@@ -200,29 +200,12 @@ def plan_leaf_spec(
         ... )[1]
         'dim 1 of 16 over data=8'
     """
-    base = leaf.base_spec
-    try:
-        held = normalize_spec(base, len(leaf.shape))
-    except StateError as error:
-        raise StateError(f"{leaf.path} of shape {leaf.shape}: {error}") from None
-    if unknown := [axis for axis in spec_axes(base) if axis not in axis_sizes]:
-        raise MeshError(
-            format_problem(
-                f"A leaf is split over {', '.join(map(repr, unknown))}, which the "
-                f"mesh with the axes {tuple(axis_sizes)} does not have:",
-                [(leaf.path, f"{leaf.shape} {format_spec(base)}")],
-                "build the step with the mesh that the leaf was placed on.",
-            )
-        )
-    if own := [axis for axis in spec_axes(base) if axis in zero_axes]:
-        return base, f"already split over {', '.join(own)} by the caller"
-    if not leaf.shape:
-        return base, "a scalar"
-    if leaf.size_elems == 0:
-        return base, "empty"
-    if leaf.size_elems < threshold_elems:
-        return base, f"{leaf.size_elems} elements, below {threshold_elems}"
     usable = tuple(axis for axis in zero_axes if axis_sizes[axis] > 1)
+    held = _check_base_spec(leaf, axis_sizes)
+    base = leaf.base_spec
+    why_whole = _why_whole(leaf, zero_axes, threshold_elems)
+    if why_whole is not None:
+        return base, why_whole
     if not usable:
         return base, f"{describe_axes(zero_axes, axis_sizes)} splits nothing"
     choice = _choose(leaf, held, usable, axis_sizes)
@@ -242,6 +225,42 @@ def plan_leaf_spec(
         left_out = tuple(axis for axis in usable if axis not in choice.axes)
         reason += f"; {describe_axes(left_out, axis_sizes)} divides no dim further"
     return _to_spec(entries), reason
+
+
+def _check_base_spec(
+    leaf: LeafFacts, axis_sizes: Mapping[str, int]
+) -> tuple[tuple[str, ...], ...]:
+    """Returns the user's axes on each dim, or raises."""
+    base = leaf.base_spec
+    if unknown := [axis for axis in spec_axes(base) if axis not in axis_sizes]:
+        raise MeshError(
+            format_problem(
+                f"A leaf is split over {', '.join(map(repr, unknown))}, which the "
+                f"mesh with the axes {tuple(axis_sizes)} does not have:",
+                [(leaf.path, f"{leaf.shape} {format_spec(base)}")],
+                "build the step with the mesh that the leaf was placed on.",
+            )
+        )
+    try:
+        return normalize_spec(base, len(leaf.shape))
+    except StateError as error:
+        raise StateError(f"{leaf.path} of shape {leaf.shape}: {error}") from None
+
+
+def _why_whole(
+    leaf: LeafFacts, zero_axes: tuple[str, ...], threshold_elems: int
+) -> str | None:
+    """Returns why a leaf stays as it is whatever the mesh; None if it may not."""
+    own = [axis for axis in spec_axes(leaf.base_spec) if axis in zero_axes]
+    if own:
+        return f"already split over {', '.join(own)} by the caller"
+    if not leaf.shape:
+        return "a scalar"
+    if leaf.size_elems == 0:
+        return "empty"
+    if leaf.size_elems < threshold_elems:
+        return f"{leaf.size_elems} elements, below {threshold_elems}"
+    return None
 
 
 def _choose(

@@ -9,20 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import tree_util
 from jax.sharding import PartitionSpec
-from jax.tree_util import (
-    DictKey,
-    FlattenedIndexKey,
-    GetAttrKey,
-    SequenceKey,
-    keystr,
-    tree_flatten_with_path,
-)
+from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
 
 from jzero.errors import InternalError, StateError, format_problem
 
@@ -41,6 +35,11 @@ __all__ = [
 DType = Any
 
 _T = TypeVar("_T")
+
+_WHOLE = PartitionSpec()
+
+# JAX leaves the entries of its key paths untyped.
+_tree_util = cast(Any, tree_util)
 
 # The attribute by which flax ends the path of a boxed parameter or a Variable.
 _BOX_ATTRS = ("value", "raw_value")
@@ -68,7 +67,7 @@ class LeafFacts:
     arg: int
     shape: tuple[int, ...]
     dtype: DType
-    base_spec: PartitionSpec = PartitionSpec()
+    base_spec: PartitionSpec = _WHOLE
     stacked_dims: tuple[int, ...] = ()
     attrs: tuple[bool, ...] = ()
 
@@ -131,13 +130,13 @@ def describe_tree(
         >>> leaf.path, leaf.shape, leaf.size_bytes
         ("p['w']", (4, 2), 32)
     """
-    flat, _ = tree_flatten_with_path(tree)
+    flat, _ = _tree_util.tree_flatten_with_path(tree)
     specs = _per_leaf(base_specs, len(flat), "base_specs")
     stacks = _per_leaf(stacked_dims, len(flat), "stacked_dims")
     facts: list[LeafFacts] = []
     wrong: list[tuple[str, str]] = []
     for (path, leaf), spec, stacked in zip(flat, specs, stacks, strict=True):
-        text = name + keystr(path)
+        text = name + _tree_util.keystr(path)
         array_type = _array_type(leaf)
         if array_type is None:
             wrong.append((text, f"a {type(leaf).__name__}"))
@@ -150,7 +149,7 @@ def describe_tree(
                 arg=arg,
                 shape=array_type[0],
                 dtype=array_type[1],
-                base_spec=PartitionSpec() if spec is None else spec,
+                base_spec=_WHOLE if spec is None else spec,
                 stacked_dims=tuple(stacked or ()),
                 attrs=tuple(isinstance(entry, GetAttrKey) for entry in kept),
             )
@@ -182,7 +181,9 @@ def _array_type(leaf: Any) -> tuple[tuple[int, ...], DType] | None:
 
 
 def _is_box(path: tuple[Any, ...]) -> bool:
-    last = path[-1] if path else None
+    if not path:
+        return False
+    last = path[-1]
     return isinstance(last, GetAttrKey) and last.name in _BOX_ATTRS
 
 

@@ -117,7 +117,7 @@ class MirrorIndex:
 
     def _place_words(self, leaf: LeafFacts, start: int) -> frozenset[str]:
         names = (self._arg_names[leaf.arg], *leaf.keys[:start])
-        return frozenset().union(*map(words, names))
+        return frozenset(word for name in names for word in words(name))
 
 
 def find_mirror_trees(leaves: Sequence[LeafFacts]) -> frozenset[int]:

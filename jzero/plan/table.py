@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from jax.sharding import PartitionSpec
 from rich import box
@@ -110,8 +110,7 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, PartitionSpec):
         return [_plain("", entry) for entry in value]
     if isinstance(value, tuple):
-        entries: tuple[Any, ...] = value
-        return [_plain("", entry) for entry in entries]
+        return [_plain("", entry) for entry in cast(tuple[Any, ...], value)]
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return repr(value)
