@@ -8,12 +8,13 @@ Lives here: the vocabulary of state containers (`params`, `opt_state`, `batch_st
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from jzero.plan.leaves import LeafFacts
 
-__all__ = ["Hint", "Meaning", "read_names", "words"]
+__all__ = ["Hint", "Meaning", "read_names", "read_state_names", "words"]
 
 Meaning = Literal["params", "optimizer", "copy", "stats", "unknown"]
 
@@ -107,9 +108,8 @@ def read_names(leaf: LeafFacts, arg_name: str) -> Hint:
     if is_params_arg:
         # A collection of variables, or an nnx model with its optimizer inside.
         inner = _meaning(first, is_attr=False)
-        if inner in ("stats", "params") or (
-            inner == "optimizer" and meaning != "params"
-        ):
+        is_trusted = meaning != "params" or first == "batch_stats"
+        if inner == "params" or (is_trusted and inner in ("stats", "optimizer")):
             return Hint(meaning=inner, root=1)
         return Hint(meaning="params")
     if meaning == "optimizer" and first == "model":
@@ -125,6 +125,41 @@ def read_names(leaf: LeafFacts, arg_name: str) -> Hint:
         if meaning != "unknown":
             return Hint(meaning=meaning, root=index + 1)
     return Hint(meaning="unknown")
+
+
+def read_state_names(
+    leaves: Sequence[LeafFacts], arg_names: Sequence[str]
+) -> list[Hint]:
+    """Reads the names on all paths of a state.
+
+    Fields that tell nothing by themselves (`v` of adafactor, `z` of schedule-free)
+    follow the optimizer's fields beside them in the same record.
+
+    Args:
+        leaves: The leaves of all state arguments.
+        arg_names: The name of each argument, by index.
+    """
+    hints = [read_names(leaf, arg_names[leaf.arg]) for leaf in leaves]
+    is_single = len({leaf.arg for leaf in leaves}) == 1
+    records: set[tuple[int, tuple[str, ...]]] = set()
+    for leaf, hint in zip(leaves, hints, strict=True):
+        at = hint.root - 1
+        if hint.meaning != "optimizer" or at < 0 or (at == 0 and is_single):
+            continue
+        is_field = not leaf.attrs or leaf.attrs[at]
+        if is_field and leaf.keys[at].lower() in _OPTIMIZER_FIELDS:
+            records.add((leaf.arg, leaf.keys[:at]))
+    lengths = sorted({len(keys) for _, keys in records})
+
+    def is_beside(leaf: LeafFacts) -> bool:
+        return any((leaf.arg, leaf.keys[:length]) in records for length in lengths)
+
+    return [
+        Hint(meaning="optimizer")
+        if hint.meaning == "unknown" and is_beside(leaf)
+        else hint
+        for leaf, hint in zip(leaves, hints, strict=True)
+    ]
 
 
 def _meaning(name: str, *, is_attr: bool) -> Meaning:

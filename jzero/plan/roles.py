@@ -14,7 +14,7 @@ from jzero.config import ParamsSelector
 from jzero.errors import ParamsError, format_problem
 from jzero.plan.leaves import LeafFacts, describe_type, is_inexact
 from jzero.plan.mirrors import MirrorIndex
-from jzero.plan.names import Hint, read_names
+from jzero.plan.names import Hint, read_state_names
 from jzero.plan.params import FoundParam, find_params, select_params
 
 __all__ = ["Role", "RoleInfo", "assign_roles"]
@@ -86,14 +86,14 @@ def assign_roles(
         >>> [(r.role, r.owner) for r in assign_roles(leaves, arg_names=["p", "s"])]
         [('parameter', None), ('optimizer', 0)]
     """
-    names = [read_names(leaf, arg_names[leaf.arg]) for leaf in leaves]
+    names = read_state_names(leaves, arg_names)
     if selector is not None:
         params = select_params(leaves, names, selector)
     else:
         params = find_params(leaves, names)
         if not params:
             # Names of arguments may mislead (`opt` holding everything).
-            names = [read_names(leaf, "") for leaf in leaves]
+            names = read_state_names(leaves, [""] * len(arg_names))
             params = find_params(leaves, names)
     if not params:
         raise ParamsError(
