@@ -26,7 +26,7 @@ from jzero.ir.rules import (
     move_dims,
     moves_dims,
 )
-from jzero.ir.specs import Dims, is_sharded, stack, unstack
+from jzero.ir.specs import Dims, stack, unstack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +82,10 @@ class Flow:
 def move_mark(mark: Mark, eqn: JaxprEqn) -> Mark | None:
     """Follows a mark through a rearranging equation."""
     dims, base = move_dims(eqn, mark.dims), move_dims(eqn, mark.base)
-    if dims is None or base is None or not is_sharded(dims) or dims == base:
+    if dims is None or base is None:
         return None
+    if mark.dims != mark.base and dims == base:
+        return None  # the sharded dim is gone
     return replace(mark, dims=dims, base=base)
 
 

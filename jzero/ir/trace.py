@@ -45,12 +45,16 @@ class TracedStep:
 Pass = Callable[[TracedStep, Plan], TracedStep]
 
 
-def input_marks(step: TracedStep, plan: Plan) -> tuple[Mark | None, ...]:
+def input_marks(
+    step: TracedStep, plan: Plan, *, has_whole: bool = False
+) -> tuple[Mark | None, ...]:
     """Returns a mark for every input that is a sharded state leaf.
 
     Args:
       step: the traced step.
       plan: placements of its state leaves, in the order of `step.state_ins`.
+      has_whole: mark parameters and optimizer state that stay whole too, with
+        equal `dims` and `base`.
 
     Returns:
       One mark or None per flat input.
@@ -59,7 +63,7 @@ def input_marks(step: TracedStep, plan: Plan) -> tuple[Mark | None, ...]:
     for leaf, (flat, placed) in enumerate(zip(step.state_ins, plan.state, strict=True)):
         dims = to_dims(placed.spec, len(placed.shape))
         base = to_dims(placed.base_spec, len(placed.shape))
-        if dims != base:
+        if dims != base or (has_whole and placed.shape and placed.role != "other"):
             is_once = plan.placement.gather == "once"
             marks[flat] = Mark(dims=dims, base=base, leaf=leaf, is_once=is_once)
     return tuple(marks)

@@ -14,7 +14,7 @@ next: `jzero/ir/uses.py`.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -67,6 +67,7 @@ def gather_at_use(step: TracedStep, plan: Plan) -> TracedStep:
     gatherer = _Gatherer(
         mesh=step.mesh,
         reuse_window_bytes=plan.config.reuse_window_bytes,
+        prefetch_bytes=plan.config.prefetch_bytes,
         is_cast_first=plan.config.gather_dtype == "compute",
     )
     keep = (True,) * len(inner(step.jaxpr).outvars)
@@ -80,16 +81,20 @@ class _Scope:
     editor: Editor
     marks: dict[Var, Mark]
     is_remat: bool
+    is_loop: bool
     window_bytes: int
     # key -> (whole value, its bytes), least recently used first
     live: OrderedDict[Any, tuple[Var, int]] = field(default_factory=OrderedDict)
     seen: set[Any] = field(default_factory=set)
+    # (bytes gathered before it, activation), oldest first
+    paced: deque[tuple[int, Var]] = field(default_factory=deque)
+    gathered_bytes: int = 0
     retyped: set[Var] = field(default_factory=set)
 
     def evict(self) -> None:
         """Forgets the oldest gathered values beyond the window."""
         total = sum(n for _, n in self.live.values())
-        while total > self.window_bytes and len(self.live) > 1:
+        while total > self.window_bytes:
             total -= self.live.popitem(last=False)[1][1]
 
 
@@ -97,6 +102,7 @@ class _Scope:
 class _Gatherer:
     mesh: Mesh
     reuse_window_bytes: int
+    prefetch_bytes: int
     is_cast_first: bool
     analysis: Analysis = field(default_factory=Analysis)
     uses: Uses = field(default_factory=Uses)
@@ -109,6 +115,7 @@ class _Gatherer:
         *,
         retypes: Retypes = (),
         is_remat: bool = False,
+        is_loop: bool = False,
     ) -> AnyJaxpr:
         """Returns the body with gathers inserted.
 
@@ -120,6 +127,7 @@ class _Gatherer:
             an input is only ever cast to that dtype.
           is_remat: the body is recomputed as one unit, so what it gathered
             serves until its end.
+          is_loop: the body lies in a loop.
         """
         body = inner(jaxpr)
         editor = Editor(self.mesh)
@@ -128,6 +136,7 @@ class _Gatherer:
             editor=editor,
             marks=dict(flow.marks),
             is_remat=is_remat,
+            is_loop=is_loop,
             window_bytes=self.reuse_window_bytes,
         )
         invars = self._retype_inputs(body, retypes, scope)
@@ -209,10 +218,9 @@ class _Gatherer:
             return scope.live[key][0]
         source = editor.read(var)
         guards = [source]
-        if key in scope.seen and eqn is not None:
-            # A second gather of the same value must wait for the activation it
-            # serves, or the compiler merges it with the first and keeps that.
-            guards += self._companions(eqn, scope)
+        if eqn is not None and not mark.is_once:
+            num_bytes = var.aval.size * var.aval.dtype.itemsize
+            guards += self._pace(eqn, num_bytes, scope, is_again=key in scope.seen)
         if len(guards) > 1 or mark.casts:
             # Also keeps the compiler from moving the cast behind the gather.
             source = editor.tie(*guards, like=eqn, scope=SCOPE)[0]
@@ -254,11 +262,33 @@ class _Gatherer:
         scope.marks[shard] = replace(mark, casts=(*mark.casts, dtype))
         return shard
 
-    def _companions(self, eqn: JaxprEqn, scope: _Scope) -> list[Atom]:
+    def _pace(
+        self, eqn: JaxprEqn, num_bytes: int, scope: _Scope, *, is_again: bool
+    ) -> list[Atom]:
+        """Chooses the activation that a gather must wait for.
+
+        Without one the compiler may gather every layer's weights at the start of
+        the step, and merges a second gather of a value with the first. In a loop
+        the turns themselves keep gathers apart.
+        """
+        companion = self._companion(eqn, scope)
+        if companion is None or (scope.is_loop and not is_again):
+            return []
+        if not is_again:
+            scope.paced.append((scope.gathered_bytes, companion))
+            scope.gathered_bytes += num_bytes
+            earliest = scope.gathered_bytes - self.prefetch_bytes
+            while len(scope.paced) > 1 and scope.paced[0][0] < earliest:
+                scope.paced.popleft()
+            companion = scope.paced[0][1]
+        return [scope.editor.read(companion)]
+
+    def _companion(self, eqn: JaxprEqn, scope: _Scope) -> Var | None:
+        """The activation that an equation combines with a gathered weight."""
         for atom in eqn.invars:
             if is_var(atom) and atom not in scope.marks and is_array(atom.aval):
-                return [scope.editor.read(atom)]
-        return []
+                return atom
+        return None
 
     def _rewrite_bodies(
         self,
@@ -314,6 +344,7 @@ class _Gatherer:
                     outs,
                     retypes=tuple(retypes[s.index] for s in body.ins),
                     is_remat=is_remat,
+                    is_loop=scope.is_loop or eqn.primitive.name in LOOP_NAMES,
                 )
             )
         is_same = all(n is b.jaxpr for n, b in zip(new, bodies, strict=True))

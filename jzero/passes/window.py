@@ -19,7 +19,7 @@ from jax import numpy as jnp
 from jax.sharding import Mesh
 
 from jzero.compat.jaxpr import AnyJaxpr, DropVar, JaxprEqn, Var, inner
-from jzero.ir.bodies import bodies_of, with_bodies
+from jzero.ir.bodies import LOOP_NAMES, bodies_of, with_bodies
 from jzero.ir.demands import Demands, OptionalDims
 from jzero.ir.edit import Editor
 from jzero.ir.marks import Analysis, Mark, enter_marks, read_marks
@@ -43,7 +43,10 @@ def window(step: TracedStep, plan: Plan) -> TracedStep:
     if not plan.placement.window:
         return step
     windower = _Windower(step.mesh, plan.config.reduce_window_bytes)
-    marks, outs = input_marks(step, plan), output_dims(step, plan)
+    # Gradients of leaves that stay whole count too: a bias gradient that waits
+    # for the end of the step keeps the whole activation gradient it sums.
+    marks = input_marks(step, plan, has_whole=True)
+    outs = output_dims(step, plan)
     return step.with_jaxpr(windower.rewrite(step.jaxpr, marks, outs))
 
 
@@ -90,9 +93,8 @@ class _Windower:
         return editor.finish(jaxpr)
 
     def _born(self, eqn: JaxprEqn, wanted: dict[Var, object]) -> list[tuple[Var, int]]:
-        """Reduced gradients that this equation yields, with their whole bytes."""
-        is_birth = eqn.primitive.name == CONSTRAINT or bool(bodies_of(eqn))
-        if not is_birth:
+        """Gradients that this equation yields, with their whole bytes."""
+        if is_elementwise(eqn) or eqn.primitive.name in (BARRIER, "transpose"):
             return []
         return [
             (v, v.aval.size * v.aval.dtype.itemsize)
@@ -106,7 +108,9 @@ class _Windower:
         bodies = bodies_of(eqn)
         operands = read_marks(eqn, marks)
         outs = [wanted.get(v) for v in eqn.outvars]
-        if not bodies or not any(x is not None for x in (*operands, *outs)):
+        if not bodies or eqn.primitive.name in LOOP_NAMES:
+            return None
+        if not any(x is not None for x in (*operands, *outs)):
             return None
         entered = self.demands.enter(eqn, bodies, operands, outs)
         new = [
