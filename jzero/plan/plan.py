@@ -17,7 +17,13 @@ from rich.console import RenderableType
 
 from jzero.config import ZeroConfig
 from jzero.plan.batch import BatchLeafPlan
-from jzero.plan.layout import check_axes, local_bytes, plan_leaf_spec, spec_axes
+from jzero.plan.layout import (
+    check_axes,
+    local_bytes,
+    normalize_spec,
+    plan_leaf_spec,
+    spec_axes,
+)
 from jzero.plan.leaves import DType, LeafFacts
 from jzero.plan.roles import Role, RoleInfo
 from jzero.plan.stages import StagePlacement, check_stage
@@ -238,14 +244,15 @@ def plan_state(
             placement.params if info.role == "parameter" else placement.optimizer
         )
         base, owner = leaf.base_spec, info.owner
-        if owner is not None and not spec_axes(base):
+        is_alike = owner is not None and _is_placed_alike(leaf, leaves[owner])
+        if owner is not None and is_alike:
             base = leaves[owner].base_spec
         if not is_sharded:
             kept = "by replicate_params" if placement.is_sharded else "at this stage"
             return base, base, f"kept whole {kept}"
         if info.role == "parameter":
             return sharded[index][0], base, sharded[index][1]
-        if owner is not None and base == leaves[owner].base_spec:
+        if owner is not None and is_alike:
             return sharded[owner][0], base, f"as {leaves[owner].path}"
         spec, reason = plan_sharded(leaf)
         return spec, base, reason
@@ -269,3 +276,9 @@ def plan_state(
             )
         )
     return tuple(plans)
+
+
+def _is_placed_alike(leaf: LeafFacts, owner: LeafFacts) -> bool:
+    """Whether a mirror brings no axes of its own, or the same as its parameter."""
+    own = normalize_spec(leaf.base_spec, len(leaf.shape))
+    return not any(own) or own == normalize_spec(owner.base_spec, len(owner.shape))
