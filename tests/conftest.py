@@ -1,0 +1,31 @@
+"""The world that every test runs in: 8 virtual CPU devices, strict settings.
+
+What must be decided before JAX is imported is decided here, for the tests, for
+the examples in docstrings, and for the processes that tests start.
+"""
+
+from __future__ import annotations
+
+import os
+
+# Autotuning needs the GPU that the compiled-program checks do without.
+FLAGS = ("--xla_force_host_platform_device_count=8", "--xla_gpu_autotune_level=0")
+os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *FLAGS]).strip()
+os.environ["JAX_PLATFORMS"] = "cpu"
+# With the GPU compiler installed, its plugin would look for a driver.
+os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
+
+import jax  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
+
+# Jzero must not lean on arrays of different ranks meeting silently.
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# The same examples every time; no deadline, since compilation dominates.
+settings.register_profile(
+    "suite",
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("suite")

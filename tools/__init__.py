@@ -1,0 +1,1 @@
+"""What builds and tests this repository; needs nothing but Python itself."""
