@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,9 +12,13 @@ import optax
 from flax import linen as nn
 from flax import nnx
 from flax.training.train_state import TrainState
+from jax.sharding import PartitionSpec
 
+from jzero.config import ZeroConfig
 from jzero.plan.leaves import LeafFacts, describe_tree
+from jzero.plan.plan import Plan, plan_state
 from jzero.plan.roles import RoleInfo, assign_roles
+from jzero.plan.stages import check_stage
 
 
 def describe(**args: Any) -> tuple[LeafFacts, ...]:
@@ -97,3 +102,30 @@ class NormMlp(nnx.Module):
         self.norm = nnx.BatchNorm(16, rngs=rngs)
         self.dropout = nnx.Dropout(0.1, rngs=rngs)
         self.out = nnx.Linear(16, 4, rngs=rngs)
+
+
+def plan_of(
+    stage: int,
+    *,
+    axis_sizes: Mapping[str, int] | None = None,
+    config: ZeroConfig | None = None,
+    base_specs: Mapping[str, PartitionSpec] | None = None,
+    **args: Any,
+) -> Plan:
+    """Plans named state arguments; by default on 8 devices, with no threshold."""
+    config = config or ZeroConfig(persistence_threshold=0)
+    sizes = dict(axis_sizes or {"data": 8})
+    leaves = tuple(
+        replace(leaf, base_spec=(base_specs or {}).get(leaf.path, leaf.base_spec))
+        for leaf in describe(**args)
+    )
+    roles = assign_roles(leaves, arg_names=tuple(args), selector=config.params)
+    return Plan(
+        stage=stage,
+        placement=check_stage(config, stage),
+        axis_sizes=tuple(sizes.items()),
+        zero_axes=config.axes,
+        batch_axes=config.batch_axes,
+        config=config,
+        state=plan_state(leaves, roles, stage=stage, config=config, axis_sizes=sizes),
+    )
