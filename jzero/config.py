@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal, SupportsIndex, cast
 
 from jzero.errors import ConfigError, format_problem
 
@@ -176,12 +176,27 @@ def _wrong(name: str, value: object, wanted: str) -> ConfigError:
     )
 
 
+def _texts(value: object, name: str, wanted: str) -> tuple[str, ...]:
+    """Returns one text or several as a tuple."""
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, Iterable):
+        raise _wrong(name, value, wanted)
+    texts: list[str] = []
+    for entry in cast(Iterable[object], value):
+        if not isinstance(entry, str):
+            raise _wrong(name, cast(object, value), wanted)
+        texts.append(entry)
+    return tuple(texts)
+
+
 def _count(value: object, name: str) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise _wrong(name, value, "a whole number, 0 or more")
-    number = value.__index__()  # type: ignore[attr-defined]
+    wanted = "a whole number, 0 or more"
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise _wrong(name, value, wanted)
+    number = value.__index__()
     if number < 0:
-        raise _wrong(name, value, "a whole number, 0 or more")
+        raise _wrong(name, value, wanted)
     return number
 
 
@@ -198,31 +213,23 @@ def _choice(value: object, choices: tuple[str, ...], name: str) -> str:
 
 
 def _axis(value: object, name: str) -> str | tuple[str, ...]:
-    names = (value,) if isinstance(value, str) else value
     wanted = "the name of a mesh axis, or several different names"
-    if not isinstance(names, Iterable):
+    names = _texts(value, name, wanted)
+    if not names or not all(names) or len(set(names)) != len(names):
         raise _wrong(name, value, wanted)
-    names = tuple(names)
-    if not names or len(set(map(repr, names))) != len(names):
-        raise _wrong(name, value, wanted)
-    for entry in names:
-        if not isinstance(entry, str) or not entry:
-            raise _wrong(name, value, wanted)
     return names[0] if len(names) == 1 else names
 
 
 def _selector(value: object) -> ParamsSelector | None:
-    if value is None or (callable(value) and not isinstance(value, type)):
-        return value  # type: ignore[return-value]
+    if value is None:
+        return None
+    if callable(value) and not isinstance(value, type):
+        return cast(Callable[[str], bool], value)
     wanted = "a regular expression, several, or a predicate of a leaf's path"
-    if not isinstance(value, str) and not isinstance(value, Iterable):
-        raise _wrong("params", value, wanted)
-    patterns = (value,) if isinstance(value, str) else tuple(value)
+    patterns = _texts(value, "params", wanted)
     if not patterns:
         raise _wrong("params", value, wanted)
     for pattern in patterns:
-        if not isinstance(pattern, str):
-            raise _wrong("params", value, wanted)
         try:
             re.compile(pattern)
         except re.error as error:
@@ -234,30 +241,31 @@ def _selector(value: object) -> ParamsSelector | None:
                     "escape brackets and dots, e.g. r\"\\['kernel'\\]\".",
                 )
             ) from error
-    return value if isinstance(value, str) else patterns
+    return patterns[0] if len(patterns) == 1 else patterns
 
 
 def _compiler_options(value: object) -> tuple[tuple[str, CompilerOption], ...]:
-    if value is None:
-        return ()
     wanted = "a mapping of XLA option names to bools, ints, floats or texts"
-    if not isinstance(value, Mapping | Iterable) or isinstance(value, str):
+    if isinstance(value, str):
         raise _wrong("compiler_options", value, wanted)
+    given: Any = () if value is None else value
     try:
-        pairs = dict(value)
+        options = cast(dict[object, object], dict(given))
     except (TypeError, ValueError):
         raise _wrong("compiler_options", value, wanted) from None
-    for key, option in pairs.items():
+    pairs: list[tuple[str, CompilerOption]] = []
+    for key, option in options.items():
         if not isinstance(key, str) or not isinstance(option, CompilerOption):
             raise _wrong("compiler_options", value, wanted)
-    return tuple(sorted(pairs.items()))
+        pairs.append((key, option))
+    return tuple(sorted(pairs))
 
 
 def _pass_names(value: object) -> tuple[str, ...]:
-    wanted = f"names out of {', '.join(map(repr, PASS_NAMES))}"
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise _wrong("disable_passes", value, f"a tuple of {wanted}")
-    names = tuple(value)
-    if unknown := [name for name in names if name not in PASS_NAMES]:
-        raise _wrong("disable_passes", tuple(unknown), wanted)
+    wanted = f"a tuple of names out of {', '.join(map(repr, PASS_NAMES))}"
+    if isinstance(value, str):
+        raise _wrong("disable_passes", value, wanted)
+    names = _texts(value, "disable_passes", wanted)
+    if unknown := tuple(name for name in names if name not in PASS_NAMES):
+        raise _wrong("disable_passes", unknown, wanted)
     return tuple(name for name in PASS_NAMES if name in names)

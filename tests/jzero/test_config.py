@@ -107,6 +107,8 @@ WRONG: list[dict[str, Any]] = [
     {"params": str},
     {"params": "[unclosed"},
     {"compiler_options": "xla_flag"},
+    {"compiler_options": ""},
+    {"compiler_options": 0},
     {"compiler_options": {"a": None}},
     {"compiler_options": {1: True}},
     {"compiler_options": [1, 2]},
