@@ -253,7 +253,7 @@ def plan_state(
         if info.role == "parameter":
             return sharded[index][0], base, sharded[index][1]
         if owner is not None and is_alike:
-            return sharded[owner][0], base, f"as {leaves[owner].path}"
+            return sharded[owner][0], base, "as its parameter"
         spec, reason = plan_sharded(leaf)
         return spec, base, reason
 

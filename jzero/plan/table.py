@@ -20,12 +20,14 @@ from rich.text import Text
 from jzero.plan.layout import describe_axes, format_spec
 
 if TYPE_CHECKING:
-    from jzero.plan.plan import LeafPlan, Plan
+    from jzero.plan.plan import Plan
 
 __all__ = ["build_table", "format_bytes", "plan_to_dict", "render_text"]
 
-# Wide enough for the numbers beside a long path; longer paths fold.
+# Wide enough for the numbers beside a long path. What is longer folds, the reason
+# before the path.
 _WIDTH_CHARS = 160
+_PATH_CHARS = 64
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -62,16 +64,7 @@ def build_table(plan: Plan) -> RenderableType:
     parts: list[RenderableType] = [Text(_headline(plan), style="bold")]
     parts.append(_state_table(plan))
     parts.append(_totals_table(plan))
-    large = plan.replicated_large
-    if large:
-        kept = sum(leaf.local_bytes for leaf in large)
-        count = f"{len(large)} large {'leaf' if len(large) == 1 else 'leaves'}"
-        parts.append(
-            Text(
-                f"Whole on every device: {count}, {format_bytes(kept)}", style="yellow"
-            )
-        )
-        parts += [Text(f"  {_large_line(leaf)}") for leaf in large]
+    parts += _large_leaves(plan)
     if plan.batch:
         parts.append(_batch_table(plan))
     parts += [Text(note) for note in plan.notes]
@@ -125,19 +118,31 @@ def _headline(plan: Plan) -> str:
     )
 
 
-def _table(title: str, columns: Sequence[str], *, right: Sequence[str]) -> Table:
+def _table(
+    title: str,
+    columns: Sequence[str],
+    *,
+    right: Sequence[str] = (),
+    paths: Sequence[str] = (),
+) -> Table:
+    path_chars = min(max(map(len, paths), default=0), _PATH_CHARS)
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for column in columns:
-        justify = "right" if column in right else "left"
-        # Only paths and reasons may fold; a folded number is hard to read.
-        is_long = column in ("leaf", "why")
-        table.add_column(column, justify=justify, overflow="fold", no_wrap=not is_long)
+        table.add_column(
+            column,
+            justify="right" if column in right else "left",
+            overflow="fold",
+            # Only paths and reasons may fold; a folded number is hard to read.
+            no_wrap=column not in ("leaf", "why"),
+            width=path_chars if column == "leaf" else None,
+        )
     return table
 
 
 def _state_table(plan: Plan) -> Table:
     columns = ("leaf", "role", "shape", "dtype", "spec", "memory", "per device", "why")
-    table = _table("State", columns, right=("per device",))
+    paths = [leaf.path for leaf in plan.state]
+    table = _table("State", columns, right=("per device",), paths=paths)
     for leaf in plan.state:
         table.add_row(
             Text(leaf.path),
@@ -172,9 +177,9 @@ def _totals_table(plan: Plan) -> Table:
 
 
 def _batch_table(plan: Plan) -> Table:
-    table = _table(
-        "Other arguments", ("leaf", "shape", "dtype", "spec", "why"), right=()
-    )
+    columns = ("leaf", "shape", "dtype", "spec", "why")
+    paths = [leaf.path for leaf in plan.batch]
+    table = _table("Other arguments", columns, paths=paths)
     for leaf in plan.batch:
         table.add_row(
             Text(leaf.path),
@@ -186,8 +191,23 @@ def _batch_table(plan: Plan) -> Table:
     return table
 
 
-def _large_line(leaf: LeafPlan) -> str:
-    return f"{leaf.path}  {format_bytes(leaf.local_bytes)}: {leaf.reason}"
+def _large_leaves(plan: Plan) -> list[RenderableType]:
+    """Lists what was large enough to be split, and was not."""
+    leaves = plan.replicated_large
+    if not leaves:
+        return []
+    count = f"{len(leaves)} {'leaf' if len(leaves) == 1 else 'leaves'}"
+    kept = format_bytes(sum(leaf.local_bytes for leaf in leaves))
+    headline = (
+        f"Not split over {', '.join(plan.zero_axes)} although of "
+        f"{plan.config.persistence_threshold} elements or more: {count}, {kept} per "
+        "device"
+    )
+    lines = [
+        Text(f"  {leaf.path}  {format_bytes(leaf.local_bytes)}: {leaf.reason}")
+        for leaf in leaves
+    ]
+    return [Text(headline, style="yellow"), *lines, Text()]
 
 
 def _shape(shape: tuple[int, ...]) -> str:

@@ -48,13 +48,15 @@ def test_text_tells_everything(plan: Plan) -> None:
         "params['w'] parameter 512x1024 float32 P(None, 'data') device 256.00 KiB "
         "dim 1 of 1024 over data=8"
     )
-    assert _row(text, "opt_state[0].mu['w']").endswith("as params['w']")
+    assert _row(text, "opt_state[0].mu['w']").endswith("as its parameter")
     assert _row(text, "opt_state[0].count").startswith(
         "opt_state[0].count other scalar int32 P() device 4 B"
     )
     assert _row(text, "parameter") == "parameter 2 2.00 MiB 256.08 KiB"
     assert _row(text, "all ") == "all 7 6.00 MiB 768.25 KiB"
-    assert "Whole on every device: 3 large leaves, 252 B" in text
+    assert (
+        "Not split over data although of 0 elements or more: 3 leaves, 252 B per device"
+    ) in text
     assert "params['odd']  84 B: no dim of (7, 3) divides by data=8" in text
     assert _row(text, "x ") == "x 16x3 float32 P('data') dim 0 of 16 over data=8"
     assert _row(text, "lr ").endswith("a scalar")
@@ -78,10 +80,27 @@ def test_long_paths_fold_and_numbers_do_not() -> None:
     tree: object = {"kernel": jnp.ones((512, 1024))}
     for depth in range(12):
         tree = {f"a_rather_long_layer_name_{depth}": tree}
-    text = str(plan_of(3, params=tree))
+    made = plan_of(3, params=tree)
+    text = str(made)
     assert max(map(len, text.splitlines())) <= 160
     assert "256.00 KiB" in text and "512x1024" in text
-    assert "a_rather_long_layer_name_0" in text
+    # Folded, and all there: the first column put together is the path.
+    lines = text.split("Totals")[0].splitlines()
+    num_chars = next(line.index("role") for line in lines if "role" in line)
+    column = [line[:num_chars].strip() for line in lines[5:]]
+    assert len(column) > 3
+    assert "".join(column) == made.state[0].path
+
+
+def test_reasons_fold_before_paths() -> None:
+    params = {"a" * 20: {"b" * 20: jnp.ones((7, 11, 13, 17))}}
+    opt_state = jax.eval_shape(optax.adam(1e-3).init, params)
+    text = str(plan_of(3, params=params, opt_state=opt_state))
+    moment = f"opt_state[0].mu['{'a' * 20}']['{'b' * 20}']"
+    (row,) = [line for line in text.splitlines() if "mu" in line and "float32" in line]
+    assert row.split()[0] == moment
+    reason = "no dim of (7, 11, 13, 17) divides by data=8"
+    assert reason not in text.split("Totals")[0] and reason in text
 
 
 def test_brackets_are_not_markup() -> None:
