@@ -1,0 +1,1 @@
+"""Measurements: what the compiler builds, and what a call costs. Not installed."""

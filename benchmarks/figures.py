@@ -1,0 +1,285 @@
+"""The figures table: programs compiled for H100s, with no GPU present.
+
+    python -m benchmarks.figures                          # all cases, all stages
+    python -m benchmarks.figures --case unroll12 --stage 3 --details
+    python -m benchmarks.figures --case scan --annotations  # jit's shardings alone
+    python -m benchmarks.figures --pod h100:1x8 --layers 2 --width 512 --stage 2
+    python -m benchmarks.figures --case n8 --set reduce_window_bytes=8MiB
+    python -m benchmarks.figures --case scan --text out.hlo # the compiled program
+
+Prints per device: resident bytes beside the formula, the device peak (argument +
+output - alias + temp), bytes moved in units of one bf16 all-reduce of all gradients,
+seconds of lowering and compiling, and whether the case reaches what it must. Nothing
+runs: memory and collectives are the compiler's. Needs the wheels that `python -m
+jzero.audit.setup_aot` installs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from rich.console import Console
+from rich.table import Table
+
+import jzero
+from benchmarks.annotations import lower_annotated
+from benchmarks.cases import CASES, Case, Limits
+from jzero.audit.collectives import find_collectives
+from jzero.audit.pods import COMPILER_OPTIONS, pod_mesh
+from jzero.audit.report import StepAudit, audit_compiled
+from tests.gpt_model import batch_shapes, build_gpt, count_params
+
+__all__ = ["Figures", "compile_case", "main"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What one compiled step came to.
+
+    Attributes:
+        audit: Its memory and collectives.
+        num_params: Elements of all parameters.
+        formula_bytes: Resident bytes that the stage promises.
+        lower_seconds: Tracing, planning, rewriting and lowering.
+        compile_seconds: XLA's time.
+        compiled: The program.
+    """
+
+    audit: StepAudit
+    num_params: int
+    formula_bytes: int
+    lower_seconds: float
+    compile_seconds: float
+    compiled: Any
+
+    @property
+    def units(self) -> float:
+        """Bytes moved, in bf16 all-reduces of all gradients."""
+        return self.audit.moved_units(self.num_params)
+
+
+def compile_case(
+    case: Case,
+    stage: int,
+    *,
+    config: jzero.ZeroConfig | None = None,
+    annotations: bool = False,
+) -> Figures:
+    """Compiles one case at one stage.
+
+    Args:
+        case: Model, pod and batch.
+        stage: The ZeRO stage.
+        config: Settings of jzero; None for the defaults.
+        annotations: Build it by `jax.jit` with shardings instead of by jzero.
+
+    Returns:
+        The figures.
+    """
+    config = config or jzero.ZeroConfig()
+    mesh = pod_mesh(case.pod)
+    gpt = build_gpt(
+        width=case.width,
+        num_layers=case.num_layers,
+        is_scanned=case.is_scanned,
+        num_micro_batches=case.num_micro_batches,
+    )
+    state = gpt.state_shapes()
+    batch = batch_shapes(case.sequences_per_device * mesh.size, case.num_tokens)
+    start = time.perf_counter()
+    if annotations:
+        lowered = lower_annotated(gpt.step, state, batch, stage=stage, mesh=mesh)
+    else:
+        sharded = jzero.shard_train_step(
+            gpt.step, stage=stage, mesh=mesh, config=config
+        )
+        lowered = sharded.lower(state, batch)
+    middle = time.perf_counter()
+    compiled = lowered.compile(compiler_options=dict(COMPILER_OPTIONS))
+    end = time.perf_counter()
+    return Figures(
+        audit=audit_compiled(compiled),
+        num_params=count_params(state),
+        formula_bytes=resident_bytes(
+            state, batch, stage, mesh.size, config.persistence_threshold
+        ),
+        lower_seconds=middle - start,
+        compile_seconds=end - middle,
+        compiled=compiled,
+    )
+
+
+def resident_bytes(
+    state: Any, batch: Any, stage: int, num_devices: int, threshold: int
+) -> int:
+    """Returns bytes per device at rest, by the stage's formula.
+
+    Stages 1 to 3 hold 1/N of each leaf of at least `threshold` elements, whole
+    smaller leaves, and 1/N of the batch.
+    """
+    total = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(batch))
+    total //= num_devices
+    for leaf in jax.tree.leaves(state):
+        is_sharded = stage > 0 and leaf.size >= threshold
+        num_bytes = leaf.size * leaf.dtype.itemsize
+        total += num_bytes // num_devices if is_sharded else num_bytes
+    return total
+
+
+def misses(figures: Figures, stage: int, limits: Limits, threshold: int) -> list[str]:
+    """Lists what the figures miss of what they must reach."""
+    peak_mb = figures.audit.memory.device_peak_bytes / 1e6
+    seconds = figures.lower_seconds + figures.compile_seconds
+    resident = figures.audit.memory.argument_bytes
+    found: list[str] = []
+    if abs(resident / figures.formula_bytes - 1) > 0.01:
+        found.append("resident")
+    if limits.peak_mb is not None and peak_mb > limits.peak_mb:
+        found.append(f"peak > {limits.peak_mb:g}")
+    if limits.units is not None and figures.units > limits.units:
+        found.append(f"moved > {limits.units:g}")
+    if limits.seconds is not None and seconds > limits.seconds:
+        found.append(f"seconds > {limits.seconds:g}")
+    facts = figures.audit.collectives
+    if find_collectives(facts, kind="all-gather", dtype="f32", min_elems=threshold):
+        found.append("f32 gather")
+    if stage > 0 and find_collectives(facts, kind="all-reduce", min_elems=threshold):
+        found.append("large all-reduce")
+    if figures.audit.num_unknown_runs:
+        found.append("loops of unknown length")
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints the table. Returns 1 if a case misses what it must reach, else 0."""
+    args = _parser().parse_args(argv)
+    # Keeps JAX off GPUs, present or not. It looks at the first use of a device.
+    jax.config.update("jax_platforms", "cpu")
+    config = jzero.ZeroConfig(**dict(_setting(text) for text in args.set))
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    table = Table(title="annotations alone" if args.annotations else None)
+    for heading in ("case", "stage"):
+        table.add_column(heading)
+    for heading in ("resident MB", "formula", "peak MB", "moved", "lower s", "compile"):
+        table.add_column(heading, justify="right")
+    table.add_column("misses")
+    has_missed = False
+    for name, case in _cases(args).items():
+        limits = dict(case.stages)
+        for stage in args.stage or limits or (0, 1, 2, 3):
+            figures = compile_case(
+                case, stage, config=config, annotations=args.annotations
+            )
+            missed = misses(
+                figures,
+                stage,
+                limits.get(stage, Limits()),
+                config.persistence_threshold,
+            )
+            has_missed = has_missed or bool(missed)
+            memory = figures.audit.memory
+            row = (
+                name,
+                str(stage),
+                f"{memory.argument_bytes / 1e6:.1f}",
+                f"{figures.formula_bytes / 1e6:.1f}",
+                f"{memory.device_peak_bytes / 1e6:.1f}",
+                f"{figures.units:.3f}",
+                f"{figures.lower_seconds:.1f}",
+                f"{figures.compile_seconds:.1f}",
+                ", ".join(missed),
+            )
+            table.add_row(*row)
+            print(*row, sep="  ", file=sys.stderr, flush=True)
+            if args.details:
+                console.print(figures.audit.render(num_params=figures.num_params))
+                for fact in sorted(
+                    figures.audit.collectives, key=lambda f: -f.step_moved_bytes
+                )[: args.details]:
+                    console.print(_line(fact), markup=False, soft_wrap=True)
+            if args.text:
+                with open(args.text, "w") as file:
+                    file.write(figures.compiled.as_text())
+    console.print(table)
+    return int(has_missed and not args.annotations)
+
+
+def _line(fact: Any) -> str:
+    parts = ", ".join(map(str, fact.parts[:4])) + (", ..." * (len(fact.parts) > 4))
+    return (
+        f"{fact.step_moved_bytes / 1e6:9.2f} MB  {fact.runs:4d} x {fact.kind} of "
+        f"{parts}  {fact.source or ''}  {fact.op_name[-70:]}  {fact.name}"
+    )
+
+
+def _cases(args: argparse.Namespace) -> dict[str, Case]:
+    own = {
+        "pod": args.pod,
+        "num_layers": args.layers,
+        "width": args.width,
+        "is_scanned": args.scan,
+        "sequences_per_device": args.sequences,
+        "num_tokens": args.tokens,
+        "num_micro_batches": args.micro_batches,
+    }
+    own = {key: value for key, value in own.items() if value is not None}
+    if not own:
+        names = args.case or list(CASES)
+        return {name: CASES[name] for name in names}
+    base = (
+        CASES[args.case[0]]
+        if args.case
+        else Case(pod="h100:1x8", num_layers=4, width=1024)
+    )
+    # Another model or pod than the case's: what the case must reach does not apply.
+    stages = tuple((stage, Limits()) for stage, _ in base.stages)
+    return {"own": dataclasses.replace(base, stages=stages, **own)}
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    name, _, value = text.partition("=")
+    try:
+        return name, ast.literal_eval(value)
+    except (SyntaxError, ValueError):
+        return name, value
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.figures", description=__doc__.splitlines()[0]
+    )
+    add = parser.add_argument
+    add("--case", action="append", choices=list(CASES), help="default: every case")
+    add("--stage", action="append", type=int, choices=range(4))
+    add("--annotations", action="store_true", help="jax.jit with shardings alone")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="ZeroConfig")
+    add(
+        "--details",
+        nargs="?",
+        type=int,
+        const=20,
+        default=0,
+        metavar="N",
+        help="also print the audit and the N collectives that move most",
+    )
+    add("--text", metavar="FILE", help="write the last compiled program's text")
+    add("--pod", help='e.g. "h100:8x8"; this and the next make a case of your own')
+    add("--layers", type=int)
+    add("--width", type=int)
+    add("--scan", action=argparse.BooleanOptionalAction)
+    add("--sequences", type=int, help="per device")
+    add("--tokens", type=int, help="of each sequence")
+    add("--micro-batches", type=int)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Reads compiled programs: memory, collectives; and pods that are not there."""

@@ -1,0 +1,356 @@
+"""What a compiled program sends between devices.
+
+Lives here: `read_collectives`, which walks a program from its entry, through loops
+times their trip counts, and `total_collectives`, which sums by kind and dtype. May
+import: its siblings `hlo`, `loops`, `attributes`, `shapes`. Read next: `report.py`.
+
+    facts = read_collectives(compiled.as_text())
+    sum(f.moved_bytes * f.runs for f in facts)            # bytes per device and step
+    find_collectives(facts, kind="all-gather", dtype="f32", min_elems=2**14)
+    find_collectives(facts, kind="all-reduce", min_elems=2**14)  # of any one leaf
+
+Programs for GPUs join small arrays into one before they reduce them, so an all-reduce
+of 20 000 elements may be of twenty leaves of 1000. `parts` are the joined arrays, and
+`find_collectives` looks at those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from jzero.audit.attributes import ReplicaGroups, read_groups
+from jzero.audit.hlo import Computation, Instruction, Module, parse_module
+from jzero.audit.loops import count_trips
+from jzero.audit.shapes import ArrayShape
+
+__all__ = [
+    "CollectiveFacts",
+    "CollectiveKind",
+    "CollectiveTotals",
+    "find_collectives",
+    "read_collectives",
+    "total_collectives",
+]
+
+CollectiveKind = Literal[
+    "all-gather",
+    "all-reduce",
+    "all-to-all",
+    "collective-broadcast",
+    "collective-permute",
+    "ragged-all-to-all",
+    "reduce-scatter",
+    "send",
+]
+_KINDS = frozenset(CollectiveKind.__args__)
+_FLOATS_AFTER = ("convert", "bitcast", "copy", "reshape", "transpose")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveFacts:
+    """One collective of the program and one dtype of its operands.
+
+    A variadic collective over arrays of several dtypes gives one entry per dtype.
+
+    Attributes:
+        kind: Which collective.
+        dtype: HLO's name of the operands' dtype.
+        operands: The arrays that go in, as they are on one device.
+        parts: The operands, those that join several arrays replaced by these.
+        operand_bytes: Bytes of the operands on one device.
+        moved_bytes: Bytes that one device sends in one execution, by the ring
+            algorithms; n is the group size. all-gather: operand x (n-1); all-reduce:
+            2 x operand x (n-1)/n; reduce-scatter and all-to-all: operand x (n-1)/n;
+            the others: operand.
+        runs: Executions per step: trip counts of the loops around it, multiplied.
+        is_runs_known: False if a loop around it hides how often it runs; such a loop
+            counts once.
+        is_conditional: It stands in a branch; it counts as if the branch is taken.
+        group_size: Devices that exchange with one another; 2 for a permutation.
+        num_groups: Groups side by side; sender-receiver pairs for a permutation.
+        is_async: Other work may run between its start and its end.
+        op_name: Path of the JAX operation, empty if unknown.
+        source: "file:line" of the user's code, None if unknown.
+        name: The instruction's name in the text.
+    """
+
+    kind: CollectiveKind
+    dtype: str
+    operands: tuple[ArrayShape, ...]
+    parts: tuple[ArrayShape, ...]
+    operand_bytes: int
+    moved_bytes: int
+    runs: int
+    is_runs_known: bool
+    is_conditional: bool
+    group_size: int
+    num_groups: int
+    is_async: bool
+    op_name: str
+    source: str | None
+    name: str
+
+    @property
+    def step_moved_bytes(self) -> int:
+        """Bytes that one device sends per step: `moved_bytes` times `runs`."""
+        return self.moved_bytes * self.runs
+
+    @property
+    def max_part_elems(self) -> int:
+        """Elements of the largest part; of a gathered one, all of them."""
+        largest = max((part.num_elems for part in self.parts), default=0)
+        return largest * (self.group_size if self.kind == "all-gather" else 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveTotals:
+    """All collectives of one kind and dtype.
+
+    Attributes:
+        kind: Which collective.
+        dtype: HLO's name of the dtype.
+        num_sites: Places in the program.
+        num_runs: Executions per step.
+        operand_bytes: Bytes in, per device and step.
+        moved_bytes: Bytes sent, per device and step.
+    """
+
+    kind: CollectiveKind
+    dtype: str
+    num_sites: int
+    num_runs: int
+    operand_bytes: int
+    moved_bytes: int
+
+
+def read_collectives(program: str | Module) -> tuple[CollectiveFacts, ...]:
+    """Lists the collectives of a compiled program, in program order.
+
+    Args:
+        program: `compiled.as_text()`, or the module read from it.
+
+    Returns:
+        One entry per place and dtype. A computation called from two places gives its
+        entries twice. Collectives in the condition of a loop run once more than
+        those in its body.
+
+    Source:
+        Bytes per ring algorithm: Patarasuk and Yuan, "Bandwidth optimal all-reduce
+        algorithms for clusters of workstations", 2009.
+
+    Example:
+        >>> text = '''HloModule m, num_partitions=4
+        ...
+        ... ENTRY %main (x: f32[8]) -> f32[32] {
+        ...   %x = f32[8]{0} parameter(0)
+        ...   ROOT %y = f32[32]{0} all-gather(%x), replica_groups=[1,4]<=[4]
+        ... }'''
+        >>> [(f.kind, f.operand_bytes, f.moved_bytes) for f in read_collectives(text)]
+        [('all-gather', 32, 96)]
+    """
+    module = parse_module(program) if isinstance(program, str) else program
+    return tuple(_walk(module, module.entry_computation, _Where()))
+
+
+def total_collectives(facts: Iterable[CollectiveFacts]) -> tuple[CollectiveTotals, ...]:
+    """Sums collectives by kind and dtype, most bytes moved first."""
+    groups: dict[tuple[CollectiveKind, str], list[CollectiveFacts]] = {}
+    for fact in facts:
+        groups.setdefault((fact.kind, fact.dtype), []).append(fact)
+    totals = [
+        CollectiveTotals(
+            kind=kind,
+            dtype=dtype,
+            num_sites=len(group),
+            num_runs=sum(fact.runs for fact in group),
+            operand_bytes=sum(fact.operand_bytes * fact.runs for fact in group),
+            moved_bytes=sum(fact.step_moved_bytes for fact in group),
+        )
+        for (kind, dtype), group in groups.items()
+    ]
+    return tuple(sorted(totals, key=lambda t: (-t.moved_bytes, t.kind, t.dtype)))
+
+
+def find_collectives(
+    facts: Iterable[CollectiveFacts],
+    *,
+    kind: CollectiveKind | None = None,
+    dtype: str | None = None,
+    min_elems: int = 0,
+) -> tuple[CollectiveFacts, ...]:
+    """Picks collectives by kind, dtype and the size of their largest array.
+
+    Args:
+        facts: What `read_collectives` returned.
+        kind: Only this kind; None for all.
+        dtype: Only this dtype, as HLO spells it; None for all.
+        min_elems: Only those with a part of this many elements, or more. What an
+            all-gather puts together counts as it comes out, whole.
+
+    Returns:
+        The ones that fit, in order.
+    """
+    return tuple(
+        fact
+        for fact in facts
+        if kind in (None, fact.kind)
+        and dtype in (None, fact.dtype)
+        and fact.max_part_elems >= min_elems
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Where:
+    """What the calls around an instruction say about it."""
+
+    runs: int = 1
+    is_runs_known: bool = True
+    is_conditional: bool = False
+    is_async: bool = False
+
+
+def _walk(
+    module: Module, computation: Computation, where: _Where
+) -> Iterator[CollectiveFacts]:
+    for instruction in computation.instructions.values():
+        opcode = instruction.opcode
+        kind = opcode.removesuffix("-start")
+        if kind in _KINDS:
+            yield from _facts(module, computation, instruction, kind, where)
+        elif opcode == "while":
+            yield from _walk_loop(module, computation, instruction, where)
+        else:
+            yield from _walk_called(module, instruction, where)
+
+
+def _walk_loop(
+    module: Module, computation: Computation, loop: Instruction, where: _Where
+) -> Iterator[CollectiveFacts]:
+    trips = count_trips(module, computation, loop)
+    known = where.is_runs_known and trips is not None
+    for attribute, extra in (("condition", 1), ("body", 0)):
+        runs = where.runs * (1 if trips is None else trips + extra)
+        inner = _Where(
+            runs=runs,
+            is_runs_known=known,
+            is_conditional=where.is_conditional,
+            is_async=where.is_async,
+        )
+        for name in loop.called(attribute):
+            yield from _walk(module, module.computations[name], inner)
+
+
+def _walk_called(
+    module: Module, instruction: Instruction, where: _Where
+) -> Iterator[CollectiveFacts]:
+    attributes: tuple[str, ...] = ()
+    match instruction.opcode:
+        case "conditional":
+            attributes = (
+                "branch_computations",
+                "true_computation",
+                "false_computation",
+            )
+        case "fusion" | "fusion-start" | "async-start":
+            attributes = ("calls",)
+        case "call" | "call-start":
+            attributes = ("to_apply", "calls")
+    inner = where
+    if attributes:
+        inner = _Where(
+            runs=where.runs,
+            is_runs_known=where.is_runs_known,
+            is_conditional=where.is_conditional or instruction.opcode == "conditional",
+            is_async=where.is_async or instruction.opcode.endswith("-start"),
+        )
+    for attribute in attributes:
+        for name in instruction.called(attribute):
+            yield from _walk(module, module.computations[name], inner)
+
+
+def _facts(
+    module: Module,
+    computation: Computation,
+    instruction: Instruction,
+    kind: CollectiveKind,
+    where: _Where,
+) -> Iterator[CollectiveFacts]:
+    attributes = instruction.attributes
+    if attributes.get("is_host_transfer") == "true":
+        return
+    groups = _groups(module, kind, attributes)
+    by_dtype: dict[str, tuple[list[ArrayShape], list[ArrayShape]]] = {}
+    for name in instruction.operands:
+        producer = computation.instructions[name]
+        for shape in producer.shapes:
+            if shape.elem_bits == 0:
+                continue
+            operands, parts = by_dtype.setdefault(shape.dtype, ([], []))
+            operands.append(shape)
+            parts.extend(_parts(module, computation, producer, shape))
+    is_async = where.is_async or instruction.opcode.endswith("-start")
+    for dtype, (operands, parts) in by_dtype.items():
+        operand_bytes = sum(shape.num_bytes for shape in operands)
+        yield CollectiveFacts(
+            kind=kind,
+            dtype=dtype,
+            operands=tuple(operands),
+            parts=tuple(parts),
+            operand_bytes=operand_bytes,
+            moved_bytes=_moved_bytes(kind, operand_bytes, groups.group_size),
+            runs=where.runs,
+            is_runs_known=where.is_runs_known,
+            is_conditional=where.is_conditional,
+            group_size=groups.group_size,
+            num_groups=groups.num_groups,
+            is_async=is_async and '"is_sync":true' not in instruction.rest,
+            op_name=instruction.op_name,
+            source=module.sources.source(instruction.metadata),
+            name=instruction.name,
+        )
+
+
+def _groups(
+    module: Module, kind: CollectiveKind, attributes: dict[str, str]
+) -> ReplicaGroups:
+    if kind == "send":
+        return ReplicaGroups(num_groups=1, group_size=2)
+    if kind == "collective-permute":
+        pairs = attributes.get("source_target_pairs", "").count("},{") + 1
+        return ReplicaGroups(num_groups=pairs, group_size=2)
+    return read_groups(attributes.get("replica_groups"), module.num_devices)
+
+
+def _moved_bytes(kind: CollectiveKind, operand_bytes: int, group_size: int) -> int:
+    n = group_size
+    match kind:
+        case "all-gather":
+            return operand_bytes * (n - 1)
+        case "all-reduce":
+            return round(2 * operand_bytes * (n - 1) / n)
+        case "reduce-scatter" | "all-to-all" | "ragged-all-to-all":
+            return round(operand_bytes * (n - 1) / n)
+    return operand_bytes
+
+
+def _parts(
+    module: Module, computation: Computation, producer: Instruction, shape: ArrayShape
+) -> list[ArrayShape]:
+    """Returns the arrays that an operand joins, or the operand itself."""
+    while producer.opcode in _FLOATS_AFTER:
+        producer = computation.instructions[producer.operands[0]]
+    if producer.opcode == "fusion":
+        called = module.computations[producer.called("calls")[0]]
+        root = called.root_instruction
+        if root is None:
+            return [shape]
+        return _parts(module, called, root, shape)
+    if producer.opcode != "concatenate":
+        return [shape]
+    return [
+        part
+        for name in producer.operands
+        for part in computation.instructions[name].shapes
+    ]
