@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 
 from jzero.compat.jaxpr import AnyJaxpr, inner
 from jzero.ir.marks import Mark
-from jzero.ir.specs import Dims, is_sharded, to_dims
+from jzero.ir.specs import Dims, Entry, is_sharded, to_dims
 from jzero.plan.plan import Plan
 
 
@@ -82,3 +82,48 @@ def output_dims(step: TracedStep, plan: Plan) -> tuple[Dims | None, ...]:
         if flat >= 0 and is_sharded(wanted) and wanted != base:
             dims[flat] = wanted
     return tuple(dims)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSplit:
+    """How the batch dim is split.
+
+    Attributes:
+      entry: the mesh axes, as an entry of a partition spec.
+      num_parts: product of their sizes.
+    """
+
+    entry: Entry
+    num_parts: int
+
+    def dims(self, shape: tuple[int, ...], dim: int) -> Dims | None:
+        """Dims of a value split along `dim` and otherwise left to the compiler.
+
+        None if the size does not divide.
+        """
+        if dim >= len(shape) or not shape[dim] or shape[dim] % self.num_parts:
+            return None
+        free = PartitionSpec.UNCONSTRAINED
+        return tuple(self.entry if i == dim else free for i in range(len(shape)))
+
+
+def batch_split(plan: Plan) -> BatchSplit:
+    """Returns how a plan splits the batch."""
+    axes = plan.batch_axes
+    num_parts = 1
+    for name, size in plan.axis_sizes:
+        num_parts *= size if name in axes else 1
+    return BatchSplit(
+        entry=axes[0] if len(axes) == 1 else tuple(axes), num_parts=num_parts
+    )
+
+
+def input_batch_dims(step: TracedStep, plan: Plan) -> list[int | None]:
+    """Returns, per flat input, the dim that the plan splits over the batch axes."""
+    dims: list[int | None] = [None] * len(inner(step.jaxpr).invars)
+    for flat, leaf in zip(step.batch_ins, plan.batch, strict=True):
+        for i, entry in enumerate(to_dims(leaf.spec, len(leaf.shape))):
+            if entry is not None:
+                dims[flat] = i
+                break
+    return dims

@@ -1,12 +1,14 @@
-"""Pass `spread_batch`: a scan over micro-batches keeps every device busy.
+"""Pass `spread_batch`: inside loops, every device keeps its own rows.
 
-A step that cuts its batch into micro-batches reshapes (batch, ...) to
-(micro, batch / micro, ...) and scans over the first dim. The partitioner follows
-the reshape and lays the *micro* dim over the devices, so each turn of the loop
-would work on one device's rows and the others would repeat it. This pass
-constrains the scanned arrays so that the dim behind the scanned one is split.
+Two things go wrong in a loop without it. A step that cuts its batch into
+micro-batches reshapes (batch, ...) to (micro, batch / micro, ...) and scans over
+the first dim; the partitioner follows the reshape and lays the *micro* dim over
+the devices, so that each turn works on one device's rows. And the activations
+that a loop carries have no placement of their own, so the constraint on a
+gradient in the body may decide it. This pass constrains scanned and carried
+arrays to be split along their batch dim.
 
-May import: ir, plan. Read next: `jzero/plan/batch.py`.
+May import: ir, plan. Read next: `jzero/ir/batch_dims.py`.
 """
 
 from __future__ import annotations
@@ -14,21 +16,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jzero.compat.jaxpr import AnyJaxpr, JaxprEqn, Var, inner, is_var
-from jzero.ir.bodies import bodies_of, with_bodies
+from jzero.ir.batch_dims import BatchDims, OptionalDim, read_dims
+from jzero.ir.bodies import LOOP_NAMES, Body, bodies_of, with_bodies
 from jzero.ir.edit import Editor
-from jzero.ir.rules import is_array, is_elementwise
-from jzero.ir.specs import Dims, Entry, to_dims
-from jzero.ir.trace import TracedStep
+from jzero.ir.rules import CONSTRAINT
+from jzero.ir.trace import BatchSplit, TracedStep, batch_split, input_batch_dims
 from jzero.plan.plan import Plan
 
 SCOPE = "jzero.spread_batch"
 
-# Rearrangements through which an array remains "the batch".
-_KEEPS_BATCH = frozenset({"reshape", "transpose", "slice", "squeeze"})
-
 
 def spread_batch(step: TracedStep, plan: Plan) -> TracedStep:
-    """Splits every micro-batch of a scan over the batch axes.
+    """Splits what loops scan and carry along its batch dim.
 
     Args:
       step: the traced step.
@@ -37,71 +36,87 @@ def spread_batch(step: TracedStep, plan: Plan) -> TracedStep:
     Returns:
       The step with sharding constraints added; the same numbers.
     """
-    axes = plan.batch_axes
-    num_parts = 1
-    for name, size in plan.axis_sizes:
-        num_parts *= size if name in axes else 1
-    if num_parts == 1:
+    split = batch_split(plan)
+    if split.num_parts == 1:
         return step
-    entry: Entry = axes[0] if len(axes) == 1 else tuple(axes)
-    is_batch = [False] * len(inner(step.jaxpr).invars)
-    for flat, leaf in zip(step.batch_ins, plan.batch, strict=True):
-        # An array whose spec already leaves the scanned dim whole needs no help.
-        dims = to_dims(leaf.spec, len(leaf.shape))
-        is_batch[flat] = bool(dims) and dims[0] is not None
-    spreader = _Spreader(step, entry, num_parts)
-    return step.with_jaxpr(spreader.rewrite(step.jaxpr, is_batch))
+    spreader = _Spreader(step, split)
+    return step.with_jaxpr(spreader.rewrite(step.jaxpr, input_batch_dims(step, plan)))
 
 
 class _Spreader:
-    def __init__(self, step: TracedStep, entry: Entry, num_parts: int) -> None:
+    def __init__(self, step: TracedStep, split: BatchSplit) -> None:
         self.mesh = step.mesh
-        self.entry = entry
-        self.num_parts = num_parts
+        self.split = split
+        self.batch_dims = BatchDims()
 
-    def rewrite(self, jaxpr: AnyJaxpr, is_batch: Sequence[bool]) -> AnyJaxpr:
+    def rewrite(
+        self,
+        jaxpr: AnyJaxpr,
+        in_dims: Sequence[OptionalDim],
+        *,
+        is_loop: bool = False,
+    ) -> AnyJaxpr:
+        """Returns the body with its rows, and those of its loops, in place."""
         body = inner(jaxpr)
-        batch = {v for v, b in zip(body.invars, is_batch, strict=True) if b}
-        if not batch:
+        found = self.batch_dims.of(jaxpr, in_dims)
+        if not found:
             return jaxpr
         editor = Editor(self.mesh)
+        placed = _constrained(body)
+        if is_loop and body.eqns:
+            for var in body.invars:
+                if var in found and var not in placed:
+                    self._pin(var, found[var], editor, body.eqns[0])
         for eqn in body.eqns:
-            self._rewrite_eqn(eqn, batch, editor)
+            self._rewrite_eqn(eqn, found, placed, editor)
         return editor.finish(jaxpr)
 
-    def _rewrite_eqn(self, eqn: JaxprEqn, batch: set[Var], editor: Editor) -> None:
-        flags = [is_var(v) and v in batch for v in eqn.invars]
-        if not any(flags):
-            editor.copy(eqn)
-            return
-        if is_elementwise(eqn) or eqn.primitive.name in _KEEPS_BATCH:
-            batch.update(eqn.outvars)
-            editor.copy(eqn)
-            return
-        bodies = bodies_of(eqn)
+    def _pin(self, var: Var, dim: int, editor: Editor, like: JaxprEqn) -> Var:
+        dims = self.split.dims(var.aval.shape, dim)
+        atom = editor.read(var)
+        if dims is None:
+            return atom
+        pinned = editor.constrain(atom, dims, like=like, scope=SCOPE)
+        editor.rename(var, pinned)
+        return pinned
+
+    def _rewrite_eqn(
+        self, eqn: JaxprEqn, found: dict[Var, int], placed: set[Var], editor: Editor
+    ) -> None:
+        dims = read_dims(eqn, found)
+        bodies = bodies_of(eqn) if any(d is not None for d in dims) else ()
         if not bodies:
             editor.copy(eqn)
             return
         atoms = [editor.read(v) for v in eqn.invars]
+        is_loop = eqn.primitive.name in LOOP_NAMES
         new = []
         for body in bodies:
-            entered = [
-                flags[s.index] and is_array(eqn.invars[s.index].aval) for s in body.ins
-            ]
-            for i, slot in enumerate(body.ins):
-                if slot.is_stacked and flags[slot.index]:
-                    dims = self._spread(eqn.invars[slot.index].aval.shape)
-                    if dims is not None:
-                        atoms[slot.index] = editor.constrain(
-                            atoms[slot.index], dims, like=eqn, scope=SCOPE
+            for index in _cut_from_batch(body, dims):
+                var = eqn.invars[index]
+                if is_var(var) and var not in placed:
+                    spread = self.split.dims(var.aval.shape, 1)
+                    if spread is not None:
+                        whole = (None, *spread[1:])
+                        atoms[index] = editor.constrain(
+                            atoms[index], whole, like=eqn, scope=SCOPE
                         )
-                    entered[i] = False
-            new.append(self.rewrite(body.jaxpr, entered))
+            entered = self.batch_dims.enter(body, dims)
+            new.append(self.rewrite(body.jaxpr, entered, is_loop=is_loop))
         is_same = all(n is b.jaxpr for n, b in zip(new, bodies, strict=True))
         params = None if is_same else with_bodies(eqn, bodies, new)
         editor.copy(eqn, operands=atoms, params=params)
 
-    def _spread(self, shape: tuple[int, ...]) -> Dims | None:
-        if len(shape) < 2 or shape[1] % self.num_parts:
-            return None
-        return (None, self.entry) + (None,) * (len(shape) - 2)
+
+def _cut_from_batch(body: Body, dims: Sequence[OptionalDim]) -> list[int]:
+    """Operands whose scanned dim is a part of the batch dim."""
+    return [s.index for s in body.ins if s.is_stacked and dims[s.index] == 0]
+
+
+def _constrained(body: AnyJaxpr) -> set[Var]:
+    """Values that a constraint places or has placed already."""
+    placed: set[Var] = set()
+    for eqn in body.eqns:
+        if eqn.primitive.name == CONSTRAINT:
+            placed.update(v for v in (*eqn.invars, *eqn.outvars) if is_var(v))
+    return placed
