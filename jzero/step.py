@@ -38,11 +38,26 @@ from jzero.runtime.tracing import abstract
 
 @dataclass(frozen=True, slots=True)
 class _Quick:
-    """The program of the last call, if it had no static or nnx arguments."""
+    """What the last call returned, if the next may go straight to its program.
 
-    treedef: Any
-    data_shapes: tuple[Any, ...]
+    Attributes:
+      program: the program of the last call.
+      state_ids: identity of each state object that was returned. A state that
+        comes straight back needs no inspection.
+    """
+
     program: Program
+    state_ids: tuple[int, ...]
+
+
+# What a program raises before it runs, when arguments do not fit it.
+_REFUSED = (OtherShapesError, ValueError, TypeError, RuntimeError)
+
+
+def _has_run(error: Exception) -> bool:
+    """Says whether an error came from running, so that trying again is no use."""
+    is_runtime = isinstance(error, jax.errors.JaxRuntimeError)
+    return is_runtime and "donated" not in str(error)
 
 
 class TrainStep:
@@ -57,9 +72,6 @@ class TrainStep:
         self._programs: dict[Any, Program] = {}
         self._known: list[Known] | None = None
         self._quick: _Quick | None = None
-        # Identities of the first and last leaf of the last state returned: a
-        # state that comes straight back needs no inspection.
-        self._returned: tuple[int, int] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs one step; takes and returns what the step function does.
@@ -75,16 +87,16 @@ class TrainStep:
         """
         quick = self._quick
         if quick is not None and not kwargs:
-            leaves, treedef = jax.tree.flatten(args)
-            if treedef == quick.treedef:
-                program = quick.program
-                data = [leaves[i] for i in program.other_flat]
-                if tuple(map(shape_of, data)) == quick.data_shapes:
-                    state = [leaves[i] for i in program.state_flat]
-                    try:
-                        return self._run(program, state, data)
-                    except OtherShapesError:
-                        self._quick = None
+            program = quick.program
+            try:
+                if tuple(id(args[i]) for i in program.state_args) == quick.state_ids:
+                    result = program.finish(program.run(*args))
+                    return self._returned(program, result)
+            except (*_REFUSED, IndexError) as error:
+                if _has_run(error):
+                    raise
+                # Take the long way: it accepts what can be accepted, and says
+                # what is wrong with the rest.
         return self._call_any(args, kwargs)
 
     def init(self, create_fn: Callable[..., Any], *args: Any) -> Any:
@@ -233,11 +245,12 @@ class TrainStep:
 
     def _program_for(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[Program, Objects | None, list[Any], Any]:
+    ) -> tuple[Program, Objects | None, list[Any], bool]:
         """Finds or builds the program of a call.
 
         Returns:
-          (program, nnx objects or None, flat leaves, key of the quick path).
+          (program, nnx objects or None, flat leaves, whether the call's arguments
+          are just the program's).
         """
         objects, args, keywords = Objects.split(args, kwargs)
         function = self._function
@@ -257,41 +270,29 @@ class TrainStep:
             )
             self._programs[key] = program
         is_plain = objects is None and not call.statics and not kwargs
-        return program, objects, leaves, treedef if is_plain else None
+        return program, objects, leaves, is_plain
 
     def _call_any(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        program, objects, leaves, treedef = self._program_for(args, kwargs)
-        state = [leaves[i] for i in program.state_flat]
-        data = [leaves[i] for i in program.other_flat]
-        if treedef is not None:
-            shapes = tuple(map(shape_of, data))
-            self._quick = _Quick(treedef, shapes, program)
-        result = self._run(program, state, data)
-        if objects is None:
-            return result
-        states, value = result
-        objects.update(states)
-        return value
+        self._quick = None
+        program, objects, leaves, is_plain = self._program_for(args, kwargs)
+        leaves = list(leaves)
+        state = self._vet(program, [leaves[i] for i in program.state_flat])
+        data = place_data([leaves[i] for i in program.other_flat], program)
+        for flat, leaf in zip(program.state_flat, state, strict=True):
+            leaves[flat] = leaf
+        for flat, leaf in zip(program.other_flat, data, strict=True):
+            leaves[flat] = leaf
+        result = program(leaves)
+        if objects is not None:
+            states, value = result
+            objects.update(states)
+            return value
+        return self._returned(program, result) if is_plain else result
 
-    def _run(self, program: Program, state: list[Any], data: list[Any]) -> Any:
-        if (
-            not state
-            or (id(state[0]), id(state[-1])) != self._returned
-            or len(set(map(id, state))) != len(state)
-            or len(set(map(type, state))) != 1
-        ):
-            state = self._vet(program, state)
-        data = place_data(data, program)
-        try:
-            new, rest = program.run(state, data)
-        except (ValueError, TypeError, RuntimeError):
-            # Say what is wrong with the state if that is it; else let the
-            # original error through.
-            self._vet(program, state)
-            raise
-        if new:
-            self._returned = (id(new[0]), id(new[-1]))
-        return program.assemble(new, rest)
+    def _returned(self, program: Program, result: Any) -> Any:
+        """Remembers the state that goes out, in case it comes straight back."""
+        self._quick = _Quick(program, tuple(map(id, program.new_states(result))))
+        return result
 
     def _vet(self, program: Program, state: Sequence[Any]) -> list[Any]:
         """Checks a state that did not come from this step, and places it."""

@@ -1,8 +1,8 @@
 """What a compiled program sends between devices.
 
-Lives here: `read_collectives`, which walks a program from its entry, through loops
-times their trip counts, and `total_collectives`, which sums by kind and dtype. May
-import: its siblings `hlo`, `loops`, `attributes`, `shapes`. Read next: `report.py`.
+Lives here: `read_collectives`, which lists them with their bytes and how often they
+run, `total_collectives`, which sums by kind and dtype, and `find_collectives`. May
+import: its siblings `hlo`, `walk`, `attributes`, `shapes`. Read next: `report.py`.
 
     facts = read_collectives(compiled.as_text())
     sum(f.moved_bytes * f.runs for f in facts)            # bytes per device and step
@@ -16,14 +16,15 @@ of 20 000 elements may be of twenty leaves of 1000. `parts` are the joined array
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from jzero.audit.attributes import ReplicaGroups, read_groups
 from jzero.audit.hlo import Computation, Instruction, Module, parse_module
-from jzero.audit.loops import count_trips
 from jzero.audit.shapes import ArrayShape
+from jzero.audit.walk import Place, walk_program
 
 __all__ = [
     "CollectiveFacts",
@@ -44,8 +45,11 @@ CollectiveKind = Literal[
     "reduce-scatter",
     "send",
 ]
-_KINDS = frozenset(CollectiveKind.__args__)
-_FLOATS_AFTER = ("convert", "bitcast", "copy", "reshape", "transpose")
+_KINDS: dict[str, CollectiveKind] = {kind: kind for kind in get_args(CollectiveKind)}
+# Operations whose result has the elements of their operand.
+_SAME_ELEMENTS = ("bitcast", "convert", "copy", "reshape", "transpose")
+_CHAIN = re.compile(r'chain_id="?(\d+)')
+_CHAIN_START = "AsyncCollectiveStart"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +155,14 @@ def read_collectives(program: str | Module) -> tuple[CollectiveFacts, ...]:
         [('all-gather', 32, 96)]
     """
     module = parse_module(program) if isinstance(program, str) else program
-    return tuple(_walk(module, module.entry_computation, _Where()))
+    chains = _started_chains(module)
+    facts: list[CollectiveFacts] = []
+    for computation, instruction, place in walk_program(module):
+        kind = _KINDS.get(instruction.opcode.removesuffix("-start"))
+        if kind is None or _is_repeated(computation, instruction, chains):
+            continue
+        facts.extend(_facts(module, computation, instruction, kind, place))
+    return tuple(facts)
 
 
 def total_collectives(facts: Iterable[CollectiveFacts]) -> tuple[CollectiveTotals, ...]:
@@ -201,81 +212,12 @@ def find_collectives(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Where:
-    """What the calls around an instruction say about it."""
-
-    runs: int = 1
-    is_runs_known: bool = True
-    is_conditional: bool = False
-    is_async: bool = False
-
-
-def _walk(
-    module: Module, computation: Computation, where: _Where
-) -> Iterator[CollectiveFacts]:
-    for instruction in computation.instructions.values():
-        opcode = instruction.opcode
-        kind = opcode.removesuffix("-start")
-        if kind in _KINDS:
-            yield from _facts(module, computation, instruction, kind, where)
-        elif opcode == "while":
-            yield from _walk_loop(module, computation, instruction, where)
-        else:
-            yield from _walk_called(module, instruction, where)
-
-
-def _walk_loop(
-    module: Module, computation: Computation, loop: Instruction, where: _Where
-) -> Iterator[CollectiveFacts]:
-    trips = count_trips(module, computation, loop)
-    known = where.is_runs_known and trips is not None
-    for attribute, extra in (("condition", 1), ("body", 0)):
-        runs = where.runs * (1 if trips is None else trips + extra)
-        inner = _Where(
-            runs=runs,
-            is_runs_known=known,
-            is_conditional=where.is_conditional,
-            is_async=where.is_async,
-        )
-        for name in loop.called(attribute):
-            yield from _walk(module, module.computations[name], inner)
-
-
-def _walk_called(
-    module: Module, instruction: Instruction, where: _Where
-) -> Iterator[CollectiveFacts]:
-    attributes: tuple[str, ...] = ()
-    match instruction.opcode:
-        case "conditional":
-            attributes = (
-                "branch_computations",
-                "true_computation",
-                "false_computation",
-            )
-        case "fusion" | "fusion-start" | "async-start":
-            attributes = ("calls",)
-        case "call" | "call-start":
-            attributes = ("to_apply", "calls")
-    inner = where
-    if attributes:
-        inner = _Where(
-            runs=where.runs,
-            is_runs_known=where.is_runs_known,
-            is_conditional=where.is_conditional or instruction.opcode == "conditional",
-            is_async=where.is_async or instruction.opcode.endswith("-start"),
-        )
-    for attribute in attributes:
-        for name in instruction.called(attribute):
-            yield from _walk(module, module.computations[name], inner)
-
-
 def _facts(
     module: Module,
     computation: Computation,
     instruction: Instruction,
     kind: CollectiveKind,
-    where: _Where,
+    place: Place,
 ) -> Iterator[CollectiveFacts]:
     attributes = instruction.attributes
     if attributes.get("is_host_transfer") == "true":
@@ -290,7 +232,7 @@ def _facts(
             operands, parts = by_dtype.setdefault(shape.dtype, ([], []))
             operands.append(shape)
             parts.extend(_parts(module, computation, producer, shape))
-    is_async = where.is_async or instruction.opcode.endswith("-start")
+    is_async = place.is_async or instruction.opcode.endswith("-start")
     for dtype, (operands, parts) in by_dtype.items():
         operand_bytes = sum(shape.num_bytes for shape in operands)
         yield CollectiveFacts(
@@ -300,9 +242,9 @@ def _facts(
             parts=tuple(parts),
             operand_bytes=operand_bytes,
             moved_bytes=_moved_bytes(kind, operand_bytes, groups.group_size),
-            runs=where.runs,
-            is_runs_known=where.is_runs_known,
-            is_conditional=where.is_conditional,
+            runs=place.runs,
+            is_runs_known=place.is_runs_known,
+            is_conditional=place.is_conditional,
             group_size=groups.group_size,
             num_groups=groups.num_groups,
             is_async=is_async and '"is_sync":true' not in instruction.rest,
@@ -310,6 +252,34 @@ def _facts(
             source=module.sources.source(instruction.metadata),
             name=instruction.name,
         )
+
+
+def _started_chains(module: Module) -> frozenset[str]:
+    """Returns the asynchronous collectives that TPU programs spread over fusions."""
+    return frozenset(
+        chain
+        for computation in module.computations.values()
+        if _starts_chain(computation)
+        for instruction in computation.instructions.values()
+        for chain in _CHAIN.findall(instruction.rest)
+    )
+
+
+def _is_repeated(
+    computation: Computation, instruction: Instruction, chains: frozenset[str]
+) -> bool:
+    """Says whether this is the middle or the end of a collective, and not its start.
+
+    On TPUs the fusion that starts a collective, those that compute meanwhile, and the
+    one that ends it all spell the whole collective, with one chain number.
+    """
+    chain = _CHAIN.search(instruction.rest)
+    return chain is not None and chain[1] in chains and not _starts_chain(computation)
+
+
+def _starts_chain(computation: Computation) -> bool:
+    root = computation.root_instruction
+    return root is not None and _CHAIN_START in root.rest
 
 
 def _groups(
@@ -339,7 +309,7 @@ def _parts(
     module: Module, computation: Computation, producer: Instruction, shape: ArrayShape
 ) -> list[ArrayShape]:
     """Returns the arrays that an operand joins, or the operand itself."""
-    while producer.opcode in _FLOATS_AFTER:
+    while producer.opcode in _SAME_ELEMENTS:
         producer = computation.instructions[producer.operands[0]]
     if producer.opcode == "fusion":
         called = module.computations[producer.called("calls")[0]]

@@ -26,11 +26,13 @@ class Node:
 
     Attributes:
       path: how to reach it, for messages.
+      keys: how to reach it.
       tree: the subtree, of `ShapeDtypeStruct`s.
       start: flat index of its first leaf among the outputs.
     """
 
     path: str
+    keys: tuple[Any, ...]
     tree: Any
     start: int
 
@@ -115,21 +117,23 @@ def match_state(
 
 
 def _nodes(out: Any) -> Iterator[Node]:
-    def walk(tree: Any, path: str, start: int, depth: int) -> Iterator[Node]:
+    def walk(
+        tree: Any, keys: tuple[Any, ...], start: int, depth: int
+    ) -> Iterator[Node]:
         num_leaves = len(jax.tree.leaves(tree))
         if not num_leaves:
             return
-        yield Node(path=path, tree=tree, start=start)
+        yield Node(path="output" + keystr(keys), keys=keys, tree=tree, start=start)
         if depth == _MAX_DEPTH:
             return
         children, _ = tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)
         if len(children) == 1 and children[0][1] is tree:
             return
-        for keys, child in children:
-            yield from walk(child, path + keystr(keys), start, depth + 1)
+        for more, child in children:
+            yield from walk(child, (*keys, *more), start, depth + 1)
             start += len(jax.tree.leaves(child))
 
-    yield from walk(out, "output", 0, 0)
+    yield from walk(out, (), 0, 0)
 
 
 def _disjoint(nodes: Sequence[Node]) -> list[Node]:

@@ -7,12 +7,13 @@ plan. Read next: `jzero/step.py`, which keeps programs and calls them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
+from jax.tree_util import GetAttrKey, SequenceKey
 
 from jzero.compat.jaxpr import inner, jaxpr_callable, rebuild
 from jzero.errors import ConfigError
@@ -45,29 +46,44 @@ class Program:
 
     Attributes:
       plan: placements of state and batch.
-      run: jitted `(state leaves, other leaves) -> (new state leaves, rest)`.
+      run: jitted function of the dynamic arguments of the call. Returns what the
+        step returns if `is_direct`, else (new state leaves, rest).
+      is_direct: the step returns its state in an order that donation can use.
+      state_args: which dynamic arguments are state.
       state_flat: flat input index of each state leaf.
       other_flat: flat input index of each other leaf.
       in_structs: shape and dtype of each flat input.
+      in_treedef: structure of the dynamic arguments.
       state_shardings: where each state leaf lies.
       other_shardings: where each other leaf lies.
+      new_states: picks the new state objects out of what the step returns.
       out_order: for each output of the step, its index in state leaves + rest.
       out_treedef: structure of what the step returns.
     """
 
     plan: Plan
     run: Any
+    is_direct: bool
+    state_args: tuple[int, ...]
     state_flat: tuple[int, ...]
     other_flat: tuple[int, ...]
     in_structs: tuple[jax.ShapeDtypeStruct, ...]
+    in_treedef: Any
     state_shardings: tuple[NamedSharding, ...]
     other_shardings: tuple[NamedSharding, ...]
+    new_states: Callable[[Any], tuple[Any, ...]]
     out_order: tuple[int, ...]
     out_treedef: Any
 
-    def assemble(self, new_state: Sequence[Any], rest: Sequence[Any]) -> Any:
-        """Puts the results together as the step function returns them."""
-        leaves = [*new_state, *rest]
+    def __call__(self, leaves: Sequence[Any]) -> Any:
+        """Runs on flat dynamic leaves and returns what the step returns."""
+        return self.finish(self.run(*self.in_treedef.unflatten(leaves)))
+
+    def finish(self, result: Any) -> Any:
+        """Puts the results of `run` together as the step function returns them."""
+        if self.is_direct:
+            return result
+        leaves = [*result[0], *result[1]]
         return self.out_treedef.unflatten([leaves[i] for i in self.out_order])
 
     @property
@@ -77,10 +93,7 @@ class Program:
 
     def lower(self) -> jax.stages.Lowered:
         """Lowers for the shapes the program was built for; nothing runs."""
-        return self.run.lower(
-            [self.in_structs[i] for i in self.state_flat],
-            [self.in_structs[i] for i in self.other_flat],
-        )
+        return self.run.lower(*self.in_treedef.unflatten(self.in_structs))
 
 
 def build_program(
@@ -127,7 +140,7 @@ def build_program(
         state_outs=tuple(range(len(layout.state_flat))),
         batch_ins=layout.other_flat,
     )
-    return _wrap(function, traced, run_passes(step, plan), plan, layout)
+    return _wrap(function, traced, run_passes(step, plan), plan, layout, matched)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,51 +279,104 @@ def _wrap(
     step: TracedStep,
     plan: Plan,
     layout: _Layout,
+    matched: Matched,
 ) -> Program:
     evaluate = jaxpr_callable(step.jaxpr)
-    structs = tuple(jax.tree.leaves(traced.args))
+    structs, in_treedef = jax.tree.flatten(traced.args)
+    out_treedef = jax.tree.structure(traced.out)
     num_state = len(layout.state_flat)
-    order = [0] * len(structs)
-    for k, flat in enumerate((*layout.state_flat, *layout.other_flat)):
-        order[flat] = k
+    out_order = tuple(sorted(range(len(layout.outs)), key=layout.outs.__getitem__))
+    rest = inner(step.jaxpr).outvars[num_state:]
+    is_direct = _keeps_order(layout, num_state, [v.aval.shape for v in rest])
 
-    def train_step(state: list[Any], data: list[Any]) -> tuple[list[Any], list[Any]]:
-        leaves = [*state, *data]
-        inputs = [leaves[k] for k in order]
-        for got, built in zip(inputs, structs, strict=True):
-            if (got.shape, got.dtype) != (built.shape, built.dtype):
-                raise OtherShapesError
+    def train_step(*args: Any) -> Any:
+        inputs = jax.tree.leaves(args)
+        if any(map(_differs, inputs, structs)):
+            raise OtherShapesError
         outs = evaluate(*inputs)
-        return [strong(x) for x in outs[:num_state]], list(outs[num_state:])
+        new, others = [strong(x) for x in outs[:num_state]], list(outs[num_state:])
+        if not is_direct:
+            return new, others
+        leaves = [*new, *others]
+        return out_treedef.unflatten([leaves[i] for i in out_order])
 
     train_step.__name__ = function.name
     state_shardings = tuple(NamedSharding(step.mesh, p.spec) for p in plan.state)
     other_shardings = tuple(NamedSharding(step.mesh, p.spec) for p in plan.batch)
-    whole = NamedSharding(step.mesh, PartitionSpec())
-    rest = inner(step.jaxpr).outvars[num_state:]
+    in_shardings: list[Any] = [None] * len(structs)
+    for flat, sharding in zip(
+        (*layout.state_flat, *layout.other_flat),
+        (*state_shardings, *other_shardings),
+        strict=True,
+    ):
+        in_shardings[flat] = sharding
     # A scalar must be readable on every process; larger results may lie as the
     # partitioner left them.
+    whole = NamedSharding(step.mesh, PartitionSpec())
     rest_shardings = [None if v.aval.shape else whole for v in rest]
+    out_shardings: Any = (list(state_shardings), rest_shardings)
+    if is_direct:
+        leaves = [*state_shardings, *rest_shardings]
+        out_shardings = out_treedef.unflatten([leaves[i] for i in out_order])
     run = jax.jit(
         train_step,
-        in_shardings=(list(state_shardings), list(other_shardings)),
-        out_shardings=(list(state_shardings), rest_shardings),
-        donate_argnums=0,
+        in_shardings=in_treedef.unflatten(in_shardings),
+        out_shardings=out_shardings,
+        donate_argnums=matched.args,
         compiler_options=dict(plan.config.compiler_options) or None,
     )
-    out_order = [0] * len(layout.outs)
-    for k, flat in enumerate(layout.outs):
-        out_order[flat] = k
     return Program(
         plan=plan,
         run=run,
+        is_direct=is_direct,
+        state_args=matched.args,
         state_flat=layout.state_flat,
         other_flat=layout.other_flat,
-        in_structs=structs,
+        in_structs=tuple(structs),
+        in_treedef=in_treedef,
         state_shardings=state_shardings,
         other_shardings=other_shardings,
-        out_order=tuple(out_order),
-        out_treedef=jax.tree.structure(traced.out),
+        new_states=_picker([node.keys for node in matched.nodes]),
+        out_order=out_order,
+        out_treedef=out_treedef,
     )
 
 
+def _differs(got: Any, built: jax.ShapeDtypeStruct) -> bool:
+    aval: Any = jax.typeof(got)
+    return (aval.shape, aval.dtype, aval.weak_type) != (
+        built.shape,
+        built.dtype,
+        built.weak_type,
+    )
+
+
+def _keeps_order(
+    layout: _Layout, num_state: int, rest_shapes: Sequence[tuple[int, ...]]
+) -> bool:
+    """Says whether donation may match outputs to inputs in the user's order.
+
+    A donated buffer goes to the first output that fits, so an array returned
+    before the state could take the place of a state leaf.
+    """
+    new, rest = layout.outs[:num_state], layout.outs[num_state:]
+    last = max(new, default=-1)
+    is_ascending = all(a < b for a, b in zip(new, new[1:], strict=False))
+    return is_ascending and not any(
+        shape and flat < last for flat, shape in zip(rest, rest_shapes, strict=True)
+    )
+
+
+def _picker(
+    paths: Sequence[tuple[Any, ...]],
+) -> Callable[[Any], tuple[Any, ...]]:
+    """Returns a function that follows each path into a result."""
+
+    def follow(tree: Any, path: tuple[Any, ...]) -> Any:
+        for key in path:
+            tree = getattr(tree, key.name) if isinstance(key, GetAttrKey) else tree[
+                key.idx if isinstance(key, SequenceKey) else key.key
+            ]
+        return tree
+
+    return lambda result: tuple(follow(result, path) for path in paths)
