@@ -54,6 +54,15 @@ class _Quick:
 _REFUSED = (OtherShapesError, ValueError, TypeError, RuntimeError)
 
 
+def _lies_elsewhere(leaf: Any, target: NamedSharding) -> bool:
+    """Says whether a leaf was placed on several devices, but not as planned."""
+    return (
+        isinstance(leaf, jax.Array)
+        and len(leaf.sharding.device_set) > 1
+        and not leaf.sharding.is_equivalent_to(target, leaf.ndim)
+    )
+
+
 def _has_run(error: Exception) -> bool:
     """Says whether an error came from running, so that trying again is no use."""
     is_runtime = isinstance(error, jax.errors.JaxRuntimeError)
@@ -90,8 +99,7 @@ class TrainStep:
             program = quick.program
             try:
                 if tuple(id(args[i]) for i in program.state_args) == quick.state_ids:
-                    result = program.finish(program.run(*args))
-                    return self._returned(program, result)
+                    return self._returned(program, program.call(args))
             except (*_REFUSED, IndexError) as error:
                 if _has_run(error):
                     raise
@@ -307,7 +315,7 @@ class TrainStep:
             if is_placed(leaf, target):
                 placed.append(leaf)
                 continue
-            if isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1:
+            if _lies_elsewhere(leaf, target):
                 moved.append((path, f"{leaf.sharding} -> {target.spec}"))
             placed.append(place_leaf(leaf, target, dtype=struct.dtype))
         check_unshared(

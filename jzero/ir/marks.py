@@ -82,8 +82,8 @@ class Flow:
 def move_mark(mark: Mark, eqn: JaxprEqn) -> Mark | None:
     """Follows a mark through a rearranging equation."""
     dims, base = move_dims(eqn, mark.dims), move_dims(eqn, mark.base)
-    if dims is None or base is None:
-        return None
+    if not dims or base is None:
+        return None  # gathered, or reduced to a scalar
     if mark.dims != mark.base and dims == base:
         return None  # the sharded dim is gone
     return replace(mark, dims=dims, base=base)

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from jax.core import ShapedArray
+
 from jzero.compat.jaxpr import JaxprEqn
 from jzero.ir.specs import Dims, permute, reshape_units
 
@@ -133,5 +135,5 @@ def is_elementwise(eqn: JaxprEqn) -> bool:
 
 
 def is_array(aval: Any) -> bool:
-    """Says whether an aval is an array of known shape with at least one dim."""
-    return bool(getattr(aval, "shape", ()))
+    """Says whether an aval is an array with at least one dim, and no reference."""
+    return isinstance(aval, ShapedArray) and bool(aval.shape)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from jzero.compat.jaxpr import AnyJaxpr, JaxprEqn, Var, inner
 from jzero.ir.bodies import Body, bodies_of
-from jzero.ir.rules import BARRIER, CAST, is_elementwise, is_reduction
+from jzero.ir.rules import BARRIER, CAST, CONSTRAINT, is_elementwise, is_reduction
 
 # The forms of a use: as it is, as a shard, or (any other string) cast to a dtype.
 WHOLE = ""
@@ -21,8 +21,14 @@ SHARD = "shard"
 
 @dataclass(slots=True)
 class Uses:
-    """Memoised forms of use of body inputs."""
+    """Memoised forms of use of body inputs.
 
+    Attributes:
+      is_constraint_shard: an operand of a sharding constraint is used as a shard:
+        the body itself gathers it there.
+    """
+
+    is_constraint_shard: bool = False
     _memo: dict[int, dict[Var, frozenset[str]]] = field(default_factory=dict)
     _alive: list[AnyJaxpr] = field(default_factory=list)
 
@@ -78,6 +84,8 @@ class Uses:
             is_wider = dtype.itemsize > eqn.invars[0].aval.dtype.itemsize
             return {WHOLE if is_wider else str(dtype)}
         if eqn.primitive.name == BARRIER or is_elementwise(eqn) or is_reduction(eqn):
+            return {SHARD}
+        if eqn.primitive.name == CONSTRAINT and self.is_constraint_shard:
             return {SHARD}
         found: set[str] = set()
         bodies = bodies_of(eqn)

@@ -69,6 +69,7 @@ def gather_at_use(step: TracedStep, plan: Plan) -> TracedStep:
         reuse_window_bytes=plan.config.reuse_window_bytes,
         prefetch_bytes=plan.config.prefetch_bytes,
         is_cast_first=plan.config.gather_dtype == "compute",
+        uses=Uses(is_constraint_shard=plan.placement.gather == "at_use"),
     )
     keep = (True,) * len(inner(step.jaxpr).outvars)
     return step.with_jaxpr(gatherer.rewrite(step.jaxpr, marks, keep))
@@ -105,7 +106,7 @@ class _Gatherer:
     prefetch_bytes: int
     is_cast_first: bool
     analysis: Analysis = field(default_factory=Analysis)
-    uses: Uses = field(default_factory=Uses)
+    uses: Uses
 
     def rewrite(
         self,
@@ -303,6 +304,7 @@ class _Gatherer:
         retypes: list[Any] = [None] * len(atoms)
         carried = {b.ins[i].index for b in bodies for i, _ in b.carries}
         budget_bytes = self.reuse_window_bytes
+        counted: set[tuple[Var, str]] = set()
         for i, var in enumerate(eqn.invars):
             if is_var(var) and var in scope.retyped:
                 retypes[i] = atoms[i].aval.dtype
@@ -322,9 +324,12 @@ class _Gatherer:
             if not operands[i].is_once:
                 # At stage 3 only a small weight that every turn of a loop reads
                 # is gathered before it.
+                if (var, form) in counted:  # one array in two places
+                    whole_bytes = 0
                 if not is_loop_const or whole_bytes > budget_bytes:
                     continue
                 budget_bytes -= whole_bytes
+                counted.add((var, form))
             settled[i] = None
             if form == WHOLE:
                 atoms[i] = self._whole(var, scope, eqn)

@@ -96,18 +96,23 @@ def match_state(
         raise StateError(_no_state(names, args, out))
     pairs: list[tuple[int, Node]] = []
     notes: list[str] = []
-    for signature in dict.fromkeys(signatures[i] for i in candidates):
+    # Larger arguments first: the moments inside of an optimizer state look like
+    # parameters, but go with the state that holds them.
+    groups = dict.fromkeys(signatures[i] for i in candidates)
+    for signature in sorted(groups, key=lambda s: -len(s[1])):
         same_args = [i for i in candidates if signatures[i] == signature]
-        same_nodes = _disjoint(by_signature[signature])
+        same_nodes = _free(by_signature[signature], [n for _, n in pairs])
         if len(same_args) > len(same_nodes):
             raise StateError(_ambiguous(names, same_args, same_nodes))
+        chosen_nodes = same_nodes[: len(same_args)]
         if len(same_nodes) > len(same_args):
-            kept = ", ".join(n.path for n in same_nodes[: len(same_args)])
+            kept = ", ".join(n.path for n in chosen_nodes)
             notes.append(
                 f"{', '.join(names[i] for i in same_args)}: {len(same_nodes)} outputs "
                 f"have this structure; the first ({kept}) is the new state"
             )
-        pairs += zip(same_args, same_nodes, strict=False)
+        in_order = sorted(chosen_nodes, key=lambda n: n.start)
+        pairs += zip(same_args, in_order, strict=True)
     pairs.sort(key=lambda pair: pair[0])
     return Matched(
         args=tuple(i for i, _ in pairs),
@@ -136,14 +141,15 @@ def _nodes(out: Any) -> Iterator[Node]:
     yield from walk(out, (), 0, 0)
 
 
-def _disjoint(nodes: Sequence[Node]) -> list[Node]:
-    """Drops nodes inside another of the list (a tuple of one, say)."""
+def _free(nodes: Sequence[Node], taken: Sequence[Node]) -> list[Node]:
+    """Nodes that overlap no other, nearest to the top of the output first."""
+    spans = [(n.start, n.start + len(jax.tree.leaves(n.tree))) for n in taken]
     kept: list[Node] = []
-    end = -1
-    for node in sorted(nodes, key=lambda n: (n.start, len(n.path))):
-        if node.start >= end:
+    for node in sorted(nodes, key=lambda n: (len(n.keys), n.start)):
+        end = node.start + len(jax.tree.leaves(node.tree))
+        if all(end <= start or node.start >= stop for start, stop in spans):
             kept.append(node)
-            end = node.start + len(jax.tree.leaves(node.tree))
+            spans.append((node.start, end))
     return kept
 
 

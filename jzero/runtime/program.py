@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import GetAttrKey, SequenceKey
 
 from jzero.compat.jaxpr import inner, jaxpr_callable, rebuild
@@ -25,7 +25,7 @@ from jzero.plan.leaves import describe_tree
 from jzero.plan.plan import Plan
 from jzero.runtime.calls import Call, StepFunction
 from jzero.runtime.match import Matched, is_key_or_scalar, match_state
-from jzero.runtime.mesh import axis_sizes
+from jzero.runtime.mesh import axis_sizes, tracing_context
 from jzero.runtime.settings import Known, Settings, plan_for_state
 from jzero.runtime.tracing import (
     TracedCall,
@@ -77,7 +77,14 @@ class Program:
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
         """Runs on flat dynamic leaves and returns what the step returns."""
-        return self.finish(self.run(*self.in_treedef.unflatten(leaves)))
+        return self.call(self.in_treedef.unflatten(leaves))
+
+    def call(self, args: Sequence[Any]) -> Any:
+        """Runs on dynamic arguments and returns what the step returns."""
+        if jax.sharding.get_abstract_mesh().empty:
+            return self.finish(self.run(*args))
+        with tracing_context(self.mesh):
+            return self.finish(self.run(*args))
 
     def finish(self, result: Any) -> Any:
         """Puts the results of `run` together as the step function returns them."""
@@ -93,7 +100,13 @@ class Program:
 
     def lower(self) -> jax.stages.Lowered:
         """Lowers for the shapes the program was built for; nothing runs."""
-        return self.run.lower(*self.in_treedef.unflatten(self.in_structs))
+        with tracing_context(self.mesh):
+            return self.run.lower(*self.in_treedef.unflatten(self.in_structs))
+
+    @property
+    def mesh(self) -> Mesh:
+        """The devices, with Auto axes."""
+        return self.state_shardings[0].mesh
 
 
 def build_program(
@@ -140,7 +153,9 @@ def build_program(
         state_outs=tuple(range(len(layout.state_flat))),
         batch_ins=layout.other_flat,
     )
-    return _wrap(function, traced, run_passes(step, plan), plan, layout, matched)
+    with tracing_context(settings.mesh):
+        rewritten = run_passes(step, plan)
+    return _wrap(function, traced, rewritten, plan, layout, matched)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
