@@ -55,10 +55,10 @@ _REFUSED = (OtherShapesError, ValueError, TypeError, RuntimeError)
 
 
 def _lies_elsewhere(leaf: Any, target: NamedSharding) -> bool:
-    """Says whether a leaf was placed on several devices, but not as planned."""
+    """Says whether a leaf was sharded already, but not as planned."""
     return (
         isinstance(leaf, jax.Array)
-        and len(leaf.sharding.device_set) > 1
+        and not leaf.is_fully_replicated
         and not leaf.sharding.is_equivalent_to(target, leaf.ndim)
     )
 

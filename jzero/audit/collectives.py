@@ -158,7 +158,7 @@ def read_collectives(program: str | Module) -> tuple[CollectiveFacts, ...]:
     chains = _started_chains(module)
     facts: list[CollectiveFacts] = []
     for computation, instruction, place in walk_program(module):
-        kind = _KINDS.get(instruction.opcode.removesuffix("-start"))
+        kind = _kind(computation, instruction)
         if kind is None or _is_repeated(computation, instruction, chains):
             continue
         facts.extend(_facts(module, computation, instruction, kind, place))
@@ -232,7 +232,11 @@ def _facts(
             operands, parts = by_dtype.setdefault(shape.dtype, ([], []))
             operands.append(shape)
             parts.extend(_parts(module, computation, producer, shape))
-    is_async = place.is_async or instruction.opcode.endswith("-start")
+    is_async = (
+        place.is_async
+        or instruction.opcode.endswith("-start")
+        or _starts_chain(computation)
+    )
     for dtype, (operands, parts) in by_dtype.items():
         operand_bytes = sum(shape.num_bytes for shape in operands)
         yield CollectiveFacts(
@@ -252,6 +256,14 @@ def _facts(
             source=module.sources.source(instruction.metadata),
             name=instruction.name,
         )
+
+
+def _kind(computation: Computation, instruction: Instruction) -> CollectiveKind | None:
+    kind = _KINDS.get(instruction.opcode.removesuffix("-start"))
+    # TPUs spell a reduce-scatter as a fusion of an all-reduce and a slice.
+    if kind == "all-reduce" and computation.name.startswith("all-reduce-scatter"):
+        return "reduce-scatter"
+    return kind
 
 
 def _started_chains(module: Module) -> frozenset[str]:

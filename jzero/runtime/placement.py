@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -131,11 +132,10 @@ def check_unshared(rows: Sequence[tuple[str, Any]]) -> None:
 
 
 def _buffer_key(leaf: jax.Array) -> Any:
-    try:
-        return leaf.addressable_shards[0].data.unsafe_buffer_pointer()
-    except (AttributeError, IndexError, RuntimeError, ValueError):
-        # Typed keys and backends without pointers: the object itself.
-        return id(leaf)
+    shards = leaf.addressable_shards
+    pointer = _pointer(shards[0].data) if shards else None
+    # Typed keys and backends without pointers: the object itself.
+    return id(leaf) if pointer is None else pointer
 
 
 def is_placed(leaf: Any, target: NamedSharding) -> bool:
@@ -174,7 +174,7 @@ def place_leaf(leaf: Any, sharding: NamedSharding, *, dtype: Any = None) -> jax.
         )
     is_global = isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
     if jax.process_count() == 1 or is_global:
-        return jax.device_put(leaf, sharding, may_alias=False)
+        return _unshared(jax.device_put(leaf, sharding), leaf)
     if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(
         leaf.dtype, jax.dtypes.prng_key
     ):
@@ -186,6 +186,29 @@ def place_leaf(leaf: Any, sharding: NamedSharding, *, dtype: Any = None) -> jax.
     if host.dtype != jax.dtypes.canonicalize_dtype(host.dtype):
         host = host.astype(jax.dtypes.canonicalize_dtype(host.dtype))
     return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+
+def _unshared(placed: jax.Array, source: Any) -> jax.Array:
+    """Copies what `device_put` placed without copying.
+
+    Its `may_alias=False` is not heeded when it spreads an array over several
+    devices (seen on 0.10.2 and 0.12): the shard on the source's own device is the
+    source's buffer, and donating it would delete the source.
+    """
+    if not isinstance(source, jax.Array):
+        return placed
+    pointers = [_pointer(s.data) for s in source.addressable_shards]
+    shards = [_pointer(s.data) for s in placed.addressable_shards]
+    if None in pointers or not set(pointers).isdisjoint(shards):
+        return jnp.copy(placed)
+    return placed
+
+
+def _pointer(single: jax.Array) -> int | None:
+    try:
+        return single.unsafe_buffer_pointer()
+    except (AttributeError, RuntimeError, ValueError):
+        return None  # typed keys, and backends that do not tell
 
 
 def place_local(leaf: Any, sharding: NamedSharding) -> jax.Array:
