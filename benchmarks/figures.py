@@ -32,7 +32,7 @@ from rich.table import Table
 import jzero
 from benchmarks.annotations import lower_annotated
 from benchmarks.cases import CASES, Case, Limits
-from jzero.audit.collectives import find_collectives
+from jzero.audit.facts import find_collectives
 from jzero.audit.pods import COMPILER_OPTIONS, pod_mesh
 from jzero.audit.report import StepAudit, audit_compiled
 from tests.gpt_model import batch_shapes, build_gpt, count_params

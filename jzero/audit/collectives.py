@@ -1,8 +1,8 @@
 """What a compiled program sends between devices.
 
-Lives here: `read_collectives`, which lists them with their bytes and how often they
-run, `total_collectives`, which sums by kind and dtype, and `find_collectives`. May
-import: its siblings `hlo`, `walk`, `attributes`, `shapes`. Read next: `report.py`.
+Lives here: `read_collectives`, which lists the collectives with their bytes and how
+often they run. May import: its siblings `facts`, `hlo`, `walk`, `attributes`,
+`shapes`. Read next: `report.py`.
 
     facts = read_collectives(compiled.as_text())
     sum(f.moved_bytes * f.runs for f in facts)            # bytes per device and step
@@ -17,116 +17,22 @@ of 20 000 elements may be of twenty leaves of 1000. `parts` are the joined array
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Iterator
+from typing import get_args
 
 from jzero.audit.attributes import ReplicaGroups, read_groups
+from jzero.audit.facts import CollectiveFacts, CollectiveKind
 from jzero.audit.hlo import Computation, Instruction, Module, parse_module
 from jzero.audit.shapes import ArrayShape
 from jzero.audit.walk import Place, walk_program
 
-__all__ = [
-    "CollectiveFacts",
-    "CollectiveKind",
-    "CollectiveTotals",
-    "find_collectives",
-    "read_collectives",
-    "total_collectives",
-]
+__all__ = ["read_collectives"]
 
-CollectiveKind = Literal[
-    "all-gather",
-    "all-reduce",
-    "all-to-all",
-    "collective-broadcast",
-    "collective-permute",
-    "ragged-all-to-all",
-    "reduce-scatter",
-    "send",
-]
 _KINDS: dict[str, CollectiveKind] = {kind: kind for kind in get_args(CollectiveKind)}
 # Operations whose result has the elements of their operand.
 _SAME_ELEMENTS = ("bitcast", "convert", "copy", "reshape", "transpose")
 _CHAIN = re.compile(r'chain_id="?(\d+)')
 _CHAIN_START = "AsyncCollectiveStart"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveFacts:
-    """One collective of the program and one dtype of its operands.
-
-    A variadic collective over arrays of several dtypes gives one entry per dtype.
-
-    Attributes:
-        kind: Which collective.
-        dtype: HLO's name of the operands' dtype.
-        operands: The arrays that go in, as they are on one device.
-        parts: The operands, those that join several arrays replaced by these.
-        operand_bytes: Bytes of the operands on one device.
-        moved_bytes: Bytes that one device sends in one execution, by the ring
-            algorithms; n is the group size. all-gather: operand x (n-1); all-reduce:
-            2 x operand x (n-1)/n; reduce-scatter and all-to-all: operand x (n-1)/n;
-            the others: operand.
-        runs: Executions per step: trip counts of the loops around it, multiplied.
-        is_runs_known: False if a loop around it hides how often it runs; such a loop
-            counts once.
-        is_conditional: It stands in a branch; it counts as if the branch is taken.
-        group_size: Devices that exchange with one another; 2 for a permutation.
-        num_groups: Groups side by side; sender-receiver pairs for a permutation.
-        is_async: Other work may run between its start and its end.
-        op_name: Path of the JAX operation, empty if unknown.
-        source: "file:line" of the user's code, None if unknown.
-        name: The instruction's name in the text.
-    """
-
-    kind: CollectiveKind
-    dtype: str
-    operands: tuple[ArrayShape, ...]
-    parts: tuple[ArrayShape, ...]
-    operand_bytes: int
-    moved_bytes: int
-    runs: int
-    is_runs_known: bool
-    is_conditional: bool
-    group_size: int
-    num_groups: int
-    is_async: bool
-    op_name: str
-    source: str | None
-    name: str
-
-    @property
-    def step_moved_bytes(self) -> int:
-        """Bytes that one device sends per step: `moved_bytes` times `runs`."""
-        return self.moved_bytes * self.runs
-
-    @property
-    def max_part_elems(self) -> int:
-        """Elements of the largest part; of a gathered one, all of them."""
-        largest = max((part.num_elems for part in self.parts), default=0)
-        return largest * (self.group_size if self.kind == "all-gather" else 1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveTotals:
-    """All collectives of one kind and dtype.
-
-    Attributes:
-        kind: Which collective.
-        dtype: HLO's name of the dtype.
-        num_sites: Places in the program.
-        num_runs: Executions per step.
-        operand_bytes: Bytes in, per device and step.
-        moved_bytes: Bytes sent, per device and step.
-    """
-
-    kind: CollectiveKind
-    dtype: str
-    num_sites: int
-    num_runs: int
-    operand_bytes: int
-    moved_bytes: int
 
 
 def read_collectives(program: str | Module) -> tuple[CollectiveFacts, ...]:
@@ -165,53 +71,6 @@ def read_collectives(program: str | Module) -> tuple[CollectiveFacts, ...]:
     return tuple(facts)
 
 
-def total_collectives(facts: Iterable[CollectiveFacts]) -> tuple[CollectiveTotals, ...]:
-    """Sums collectives by kind and dtype, most bytes moved first."""
-    groups: dict[tuple[CollectiveKind, str], list[CollectiveFacts]] = {}
-    for fact in facts:
-        groups.setdefault((fact.kind, fact.dtype), []).append(fact)
-    totals = [
-        CollectiveTotals(
-            kind=kind,
-            dtype=dtype,
-            num_sites=len(group),
-            num_runs=sum(fact.runs for fact in group),
-            operand_bytes=sum(fact.operand_bytes * fact.runs for fact in group),
-            moved_bytes=sum(fact.step_moved_bytes for fact in group),
-        )
-        for (kind, dtype), group in groups.items()
-    ]
-    return tuple(sorted(totals, key=lambda t: (-t.moved_bytes, t.kind, t.dtype)))
-
-
-def find_collectives(
-    facts: Iterable[CollectiveFacts],
-    *,
-    kind: CollectiveKind | None = None,
-    dtype: str | None = None,
-    min_elems: int = 0,
-) -> tuple[CollectiveFacts, ...]:
-    """Picks collectives by kind, dtype and the size of their largest array.
-
-    Args:
-        facts: What `read_collectives` returned.
-        kind: Only this kind; None for all.
-        dtype: Only this dtype, as HLO spells it; None for all.
-        min_elems: Only those with a part of this many elements, or more. What an
-            all-gather puts together counts as it comes out, whole.
-
-    Returns:
-        The ones that fit, in order.
-    """
-    return tuple(
-        fact
-        for fact in facts
-        if kind in (None, fact.kind)
-        and dtype in (None, fact.dtype)
-        and fact.max_part_elems >= min_elems
-    )
-
-
 def _facts(
     module: Module,
     computation: Computation,
@@ -224,7 +83,9 @@ def _facts(
         return
     groups = _groups(module, kind, attributes)
     by_dtype: dict[str, tuple[list[ArrayShape], list[ArrayShape]]] = {}
-    for name in instruction.operands:
+    # What follows the data of these two is offsets, sizes and tokens.
+    count = 1 if kind in ("ragged-all-to-all", "send") else None
+    for name in instruction.operands[:count]:
         producer = computation.instructions[name]
         for shape in producer.shapes:
             if shape.elem_bits == 0:

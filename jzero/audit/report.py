@@ -19,12 +19,8 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from jzero.audit.collectives import (
-    CollectiveFacts,
-    CollectiveTotals,
-    read_collectives,
-    total_collectives,
-)
+from jzero.audit.collectives import read_collectives
+from jzero.audit.facts import CollectiveFacts, CollectiveTotals, total_collectives
 from jzero.audit.hlo import parse_module
 from jzero.audit.memory import MemoryFacts, read_memory
 
