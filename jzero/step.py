@@ -44,10 +44,20 @@ class _Quick:
       program: the program of the last call.
       state_ids: identity of each state object that was returned. A state that
         comes straight back needs no inspection.
+      shapes: of the other arguments.
     """
 
     program: Program
     state_ids: tuple[int, ...]
+    shapes: tuple[Any, ...]
+
+    def fits(self, args: Sequence[Any]) -> bool:
+        """Says whether a call continues from the last one."""
+        state_args = self.program.state_args
+        if tuple(id(args[i]) for i in state_args) != self.state_ids:
+            return False
+        data = [a for i, a in enumerate(args) if i not in state_args]
+        return tuple(map(shape_of, jax.tree.leaves(data))) == self.shapes
 
 
 # What a program raises before it runs, when arguments do not fit it.
@@ -98,8 +108,8 @@ class TrainStep:
         if quick is not None and not kwargs:
             program = quick.program
             try:
-                if tuple(id(args[i]) for i in program.state_args) == quick.state_ids:
-                    return self._returned(program, program.call(args))
+                if quick.fits(args):
+                    return self._returned(program, program.call(args), quick.shapes)
             except (*_REFUSED, IndexError) as error:
                 if _has_run(error):
                     raise
@@ -295,11 +305,16 @@ class TrainStep:
             states, value = result
             objects.update(states)
             return value
-        return self._returned(program, result) if is_plain else result
+        if not is_plain:
+            return result
+        return self._returned(program, result, tuple(map(shape_of, data)))
 
-    def _returned(self, program: Program, result: Any) -> Any:
+    def _returned(
+        self, program: Program, result: Any, shapes: tuple[Any, ...]
+    ) -> Any:
         """Remembers the state that goes out, in case it comes straight back."""
-        self._quick = _Quick(program, tuple(map(id, program.new_states(result))))
+        ids = tuple(map(id, program.new_states(result)))
+        self._quick = _Quick(program, ids, shapes)
         return result
 
     def _vet(self, program: Program, state: Sequence[Any]) -> list[Any]:
