@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -72,15 +74,38 @@ def check_parity(
     alone = jax.jit(step)
     ours = jax.tree.map(jax.numpy.asarray, tuple(state))
     theirs = jax.tree.map(jax.numpy.asarray, tuple(state))
+    counter = CompileCounter(step.__name__)
     for i in range(num_steps):
-        got = sharded(*ours, *data(i))
+        with counter:
+            got = sharded(*ours, *data(i))
         wanted = alone(*theirs, *data(i))
         ours, theirs = tuple(new_state(got)), tuple(new_state(wanted))
     assert_trees_close(got, wanted, rtol=rtol)
-    assert num_compiles(sharded) == 1
+    assert counter.count == 1
     return sharded
 
 
-def num_compiles(step: jzero.TrainStep) -> int:
-    """How many programs a step compiled so far."""
-    return sum(p.run._cache_size() for p in step._programs.values())
+class CompileCounter(logging.Handler):
+    """Counts the programs of one name that JAX compiles while it is entered."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name_wanted = name
+        self.count = 0
+        self._stack = contextlib.ExitStack()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if text.startswith("Compiling") and f"({self.name_wanted})" in text:
+            self.count += 1
+
+    def __enter__(self) -> CompileCounter:
+        self._stack = contextlib.ExitStack()
+        self._stack.enter_context(jax.log_compiles(True))
+        logger = logging.getLogger("jax")
+        logger.addHandler(self)
+        self._stack.callback(logger.removeHandler, self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
