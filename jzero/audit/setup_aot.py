@@ -11,9 +11,10 @@ package can express; hence `--no-deps`. May import: `errors`. Read next: `pods.p
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 __all__ = ["install_command", "main", "missing_wheels", "required_wheels"]
 
@@ -33,9 +34,21 @@ def required_wheels() -> tuple[str, ...]:
     )
 
 
-def missing_wheels() -> tuple[str, ...]:
-    """Returns those required wheels that are absent or of another version."""
-    return tuple(wheel for wheel in required_wheels() if not _is_installed(wheel))
+def missing_wheels(search_path: Sequence[str] | None = None) -> tuple[str, ...]:
+    """Returns those required wheels that are absent or of another version.
+
+    Args:
+        search_path: Folders to look into; None for those of the running Python.
+    """
+    installed = {
+        distribution.metadata["Name"]: distribution.version
+        for distribution in importlib.metadata.distributions(
+            path=list(sys.path if search_path is None else search_path)
+        )
+    }
+    return tuple(
+        wheel for wheel in required_wheels() if not _is_installed(wheel, installed)
+    )
 
 
 def install_command(wheels: Sequence[str]) -> tuple[str, ...]:
@@ -53,16 +66,14 @@ def main() -> int:
     return subprocess.run(install_command(missing), check=False).returncode
 
 
-def _is_installed(wheel: str) -> bool:
-    name, _, version = wheel.partition("==")
-    name, _, major = name.partition(">=")
-    try:
-        installed = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
+def _is_installed(wheel: str, installed: Mapping[str, str]) -> bool:
+    name, version = re.split("==|>=", wheel, maxsplit=1)
+    found = installed.get(name)
+    if found is None:
         return False
-    if version:
-        return installed == version
-    return installed.split(".")[0] == major.split(",")[0]
+    if "==" in wheel:
+        return found == version
+    return found.split(".")[0] == version.split(",")[0]
 
 
 if __name__ == "__main__":

@@ -98,10 +98,9 @@ class Editor:
                 "invars": [names[v] if is_var(v) else v for v in eqn.invars],
                 "outvars": outs,
             }
-            if like is not None:
-                info = like.source_info
-                stack = info.name_stack + NameStack().extend(scope)
-                changes["source_info"] = info.replace(name_stack=stack)
+            info = (eqn if like is None else like).source_info
+            stack = info.name_stack + NameStack().extend(scope)
+            changes["source_info"] = info.replace(name_stack=stack)
             self.eqns.append(eqn.replace(**changes))
             self.num_inserted += 1
         return [names[v] for v in template.outvars]
@@ -143,6 +142,11 @@ class Editor:
         if is_same:
             return jaxpr
         return rebuild(jaxpr, eqns=self.eqns, invars=invars, outvars=outvars)
+
+
+def is_inserted(eqn: JaxprEqn, scope: str) -> bool:
+    """Says whether an `Editor` inserted the equation under a scope."""
+    return scope in str(eqn.source_info.name_stack).split("/")
 
 
 def _struct(atom: Atom) -> Any:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from jzero.compat.jaxpr import AnyJaxpr, JaxprEqn, Var, inner
 from jzero.ir.bodies import Body, bodies_of
+from jzero.ir.edit import is_inserted
 from jzero.ir.rules import BARRIER, CAST, CONSTRAINT, is_elementwise, is_reduction
 
 # The forms of a use: as it is, as a shard, or (any other string) cast to a dtype.
@@ -24,11 +25,13 @@ class Uses:
     """Memoised forms of use of body inputs.
 
     Attributes:
-      is_constraint_shard: an operand of a sharding constraint is used as a shard:
-        the body itself gathers it there.
+      scope: what an `Editor` inserted under this scope is a gather, made of a shard.
+      is_constraint_shard: the operand of any other sharding constraint is used as
+        a shard too: the body itself says there how it shall lie.
     """
 
-    is_constraint_shard: bool = False
+    scope: str
+    is_constraint_shard: bool
     _memo: dict[int, dict[Var, frozenset[str]]] = field(default_factory=dict)
     _alive: list[AnyJaxpr] = field(default_factory=list)
 
@@ -85,8 +88,9 @@ class Uses:
             return {WHOLE if is_wider else str(dtype)}
         if eqn.primitive.name == BARRIER or is_elementwise(eqn) or is_reduction(eqn):
             return {SHARD}
-        if eqn.primitive.name == CONSTRAINT and self.is_constraint_shard:
-            return {SHARD}
+        if eqn.primitive.name == CONSTRAINT:
+            is_shard = self.is_constraint_shard or is_inserted(eqn, self.scope)
+            return {SHARD if is_shard else WHOLE}
         found: set[str] = set()
         bodies = bodies_of(eqn)
         for body in bodies:

@@ -69,7 +69,9 @@ def gather_at_use(step: TracedStep, plan: Plan) -> TracedStep:
         reuse_window_bytes=plan.config.reuse_window_bytes,
         prefetch_bytes=plan.config.prefetch_bytes,
         is_cast_first=plan.config.gather_dtype == "compute",
-        uses=Uses(is_constraint_shard=plan.placement.gather == "at_use"),
+        uses=Uses(
+            scope=SCOPE, is_constraint_shard=plan.placement.gather == "at_use"
+        ),
     )
     keep = (True,) * len(inner(step.jaxpr).outvars)
     return step.with_jaxpr(gatherer.rewrite(step.jaxpr, marks, keep))

@@ -90,18 +90,17 @@ def match_state(
                 raise StateError(_why_not(names, args, nodes, i))
         candidates = sorted(chosen)
     else:
-        _reject_near_misses(names, args, nodes, candidates)
         candidates = _drop_data(names, args, candidates)
-    if not candidates:
-        raise StateError(_no_state(names, args, out))
     pairs: list[tuple[int, Node]] = []
     notes: list[str] = []
     # Larger arguments first: the moments inside of an optimizer state look like
     # parameters, but go with the state that holds them.
     groups = dict.fromkeys(signatures[i] for i in candidates)
-    for signature in sorted(groups, key=lambda s: -len(s[1])):
+    for signature in sorted(groups, key=lambda s: _rank(s, by_signature[s])):
         same_args = [i for i in candidates if signatures[i] == signature]
         same_nodes = _free(by_signature[signature], [n for _, n in pairs])
+        if not same_nodes:
+            continue  # what it resembled belongs to another argument
         if len(same_args) > len(same_nodes):
             raise StateError(_ambiguous(names, same_args, same_nodes))
         chosen_nodes = same_nodes[: len(same_args)]
@@ -114,6 +113,10 @@ def match_state(
         in_order = sorted(chosen_nodes, key=lambda n: n.start)
         pairs += zip(same_args, in_order, strict=True)
     pairs.sort(key=lambda pair: pair[0])
+    if chosen is None:
+        _reject_near_misses(names, args, nodes, pairs)
+    if not pairs:
+        raise StateError(_no_state(names, args, out))
     return Matched(
         args=tuple(i for i, _ in pairs),
         nodes=tuple(n for _, n in pairs),
@@ -141,15 +144,25 @@ def _nodes(out: Any) -> Iterator[Node]:
     yield from walk(out, (), 0, 0)
 
 
-def _free(nodes: Sequence[Node], taken: Sequence[Node]) -> list[Node]:
-    """Nodes that overlap no other, nearest to the top of the output first."""
+def _rank(signature: Any, nodes: Sequence[Node]) -> tuple[int, int]:
+    return -len(signature[1]), min(len(n.keys) for n in nodes)
+
+
+def _free(
+    nodes: Sequence[Node], taken: Sequence[Node], *, is_nested_too: bool = False
+) -> list[Node]:
+    """Nodes that overlap none taken, nearest to the top of the output first.
+
+    Nor do they overlap each other, unless `is_nested_too`.
+    """
     spans = [(n.start, n.start + len(jax.tree.leaves(n.tree))) for n in taken]
     kept: list[Node] = []
     for node in sorted(nodes, key=lambda n: (len(n.keys), n.start)):
         end = node.start + len(jax.tree.leaves(node.tree))
         if all(end <= start or node.start >= stop for start, stop in spans):
             kept.append(node)
-            spans.append((node.start, end))
+            if not is_nested_too:
+                spans.append((node.start, end))
     return kept
 
 
@@ -179,7 +192,7 @@ def _drop_data(
     has_tree = any(not is_key_or_scalar(x) for i in kept for x in jax.tree.leaves(args[i]))
     if not bare or (not has_tree and len(bare) == 1):
         return sorted([*kept, *bare])
-    rows = [(names[i], f"{args[i].dtype}{list(args[i].shape)}") for i in candidates]
+    rows = [(names[i], _summary(args[i])) for i in candidates]
     raise StateError(
         format_problem(
             "cannot tell state from data: these arguments have the structure of an "
@@ -235,15 +248,15 @@ def _reject_near_misses(
     names: Sequence[str],
     args: Sequence[Any],
     nodes: Sequence[Node],
-    candidates: Sequence[int],
+    pairs: Sequence[tuple[int, Node]],
 ) -> None:
     """A state whose leaf changes must not be taken for a batch."""
-    taken = {n.start for i in candidates for n in nodes if _same(args[i], n.tree)}
-    free = [n for n in nodes if n.start not in taken]
+    matched = {i for i, _ in pairs}
+    free = _free(nodes, [n for _, n in pairs], is_nested_too=True)
     for i, tree in enumerate(args):
         leaves = jax.tree.leaves(tree)
-        is_data = not leaves or (len(leaves) == 1 and (candidates or is_key_or_scalar(leaves[0])))
-        if i in candidates or is_data:
+        is_single = len(leaves) == 1 and (bool(matched) or is_key_or_scalar(leaves[0]))
+        if i in matched or not leaves or is_single:
             continue
         score, node = _nearest(tree, free)
         is_same_type = node is not None and type(node.tree) is type(tree)
@@ -256,10 +269,6 @@ def _reject_near_misses(
                     "came in (cast the new value back, keep every leaf)",
                 )
             )
-
-
-def _same(tree: Any, other: Any) -> bool:
-    return _signature(tree) == _signature(other)
 
 
 def _why_not(

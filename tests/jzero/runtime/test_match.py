@@ -1,0 +1,92 @@
+"""Which arguments are state, and every way in which that can fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jzero.errors import StateError
+from jzero.runtime.match import is_key_or_scalar, match_state
+
+
+def struct(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+PARAMS = {"w": struct(4, 2), "b": struct(2)}
+
+
+def match(args: dict[str, Any], out: Any, **kw: Any) -> Any:
+    return match_state(tuple(args), tuple(args.values()), out, **kw)
+
+
+def test_state_first_and_last() -> None:
+    args = {"state": PARAMS, "x": struct(8, 4)}
+    for out, path in (((PARAMS, struct()), "output[0]"), ({"n": PARAMS}, "output['n']")):
+        found = match(args, out)
+        assert found.args == (0,)
+        assert found.nodes[0].path == path
+
+
+def test_an_optimizer_state_holds_its_own_copies_of_parameters() -> None:
+    opt = {"mu": PARAMS, "nu": PARAMS}
+    args = {"params": PARAMS, "opt": opt, "ema": PARAMS}
+    found = match(args, (PARAMS, opt, PARAMS))
+    assert [n.path for n in found.nodes] == ["output[0]", "output[1]", "output[2]"]
+    found = match(args, (opt, PARAMS, PARAMS))
+    assert [n.path for n in found.nodes] == ["output[1]", "output[0]", "output[2]"]
+
+
+def test_nothing_comes_back() -> None:
+    with pytest.raises(StateError, match=r"no state(.|\n)*params(.|\n)*Remedy"):
+        match({"params": PARAMS, "x": struct(8, 4)}, struct())
+
+
+def test_a_leaf_that_changes_dtype_or_shape_is_named_with_both() -> None:
+    new = {"w": struct(4, 2, dtype=jnp.bfloat16), "b": struct(3)}
+    with pytest.raises(StateError) as error:
+        match({"state": PARAMS, "x": struct(8, 4)}, (new, struct()))
+    assert "state['w']" in str(error.value)
+    assert "float32[4, 2] becomes bfloat16[4, 2]" in str(error.value)
+    one = {"w": struct(4, 2, dtype=jnp.bfloat16), "b": struct(2)}
+    with pytest.raises(StateError, match=r"state\['w'\]"):
+        match({"state": PARAMS, "opt": {"m": PARAMS}}, (one, {"m": PARAMS}))
+
+
+def test_a_structure_that_changes_names_what_came_and_went() -> None:
+    new = {"w": struct(4, 2), "c": struct(2)}
+    with pytest.raises(StateError) as error:
+        match({"state": PARAMS}, (new, struct()))
+    assert "state['b']" in str(error.value) and "missing" in str(error.value)
+    assert "state['c']" in str(error.value) and "new" in str(error.value)
+
+
+def test_two_candidates_for_one_output_are_ambiguous() -> None:
+    with pytest.raises(StateError, match=r"params(.|\n)*target(.|\n)*state_argnums"):
+        match({"params": PARAMS, "target": PARAMS}, (PARAMS, struct()))
+    found = match({"params": PARAMS, "target": PARAMS}, (PARAMS, struct()), chosen=(0,))
+    assert found.args == (0,)
+
+
+def test_a_chosen_argument_that_does_not_come_back() -> None:
+    with pytest.raises(StateError, match="state_argnums names argument 'x'"):
+        match({"params": PARAMS, "x": struct(8, 4)}, (PARAMS,), chosen=(1,))
+
+
+def test_predictions_that_look_like_labels_are_not_guessed_at() -> None:
+    args = {"params": PARAMS, "y": struct(8, 2)}
+    with pytest.raises(StateError, match="state from data"):
+        match(args, (PARAMS, struct(8, 2)))
+
+
+def test_keys_and_scalars() -> None:
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    assert is_key_or_scalar(key)
+    assert is_key_or_scalar(struct())
+    assert is_key_or_scalar(struct(2, dtype=jnp.uint32))
+    assert not is_key_or_scalar(struct(2))
+    found = match({"params": PARAMS, "key": key}, (PARAMS, key))
+    assert found.args == (0, 1)
