@@ -1,0 +1,1 @@
+"""Short, real training programs; each runs as `python -m examples.NAME`."""
