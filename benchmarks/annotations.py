@@ -5,13 +5,14 @@ Lives here: `lower_annotated`, the baseline. Read next: `figures.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-__all__ = ["lower_annotated"]
+__all__ = ["lower_annotated", "place_state"]
 
 
 def lower_annotated(
@@ -29,19 +30,7 @@ def lower_annotated(
     Returns:
         The lowered step; the state is donated.
     """
-
-    def placed(tree: Any, is_sharded: bool) -> Any:
-        return jax.tree.map(
-            lambda leaf: NamedSharding(
-                mesh, _spec(leaf.shape, mesh) if is_sharded else PartitionSpec()
-            ),
-            tree,
-        )
-
-    state_placed = placed(state, False).replace(
-        params=placed(state.params, stage == 3),
-        opt_state=placed(state.opt_state, stage >= 1),
-    )
+    state_placed = place_state(state, stage, mesh)
     batch_placed = jax.tree.map(
         lambda leaf: NamedSharding(mesh, PartitionSpec(mesh.axis_names[0])), batch
     )
@@ -53,17 +42,31 @@ def lower_annotated(
     ).lower(state, batch)
 
 
+def place_state(state: Any, stage: int, mesh: Mesh) -> Any:
+    """Returns the shardings of a `TrainState` by the stage, leaf by leaf."""
+
+    def placed(tree: Any, is_sharded: bool) -> Any:
+        return jax.tree.map(
+            lambda leaf: NamedSharding(
+                mesh, _spec(leaf.shape, mesh) if is_sharded else PartitionSpec()
+            ),
+            tree,
+        )
+
+    return placed(state, False).replace(
+        params=placed(state.params, stage == 3),
+        opt_state=placed(state.opt_state, stage >= 1),
+    )
+
+
 def _spec(shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
     """Shards the longest dim that divides, of leaves of 1024 elements and more.
 
     The first dim of stacked layers, which the scan runs over, is left alone: it is
     shorter than the others in every case here.
     """
-    length = 1
-    for dim_length in shape:
-        length *= dim_length
     dims = [dim for dim in range(len(shape)) if shape[dim] % mesh.size == 0]
-    if length < 1024 or not dims:
+    if math.prod(shape) < 1024 or not dims:
         return PartitionSpec()
     entries: list[str | None] = [None] * len(shape)
     entries[max(dims, key=lambda dim: shape[dim])] = mesh.axis_names[0]
