@@ -69,9 +69,7 @@ def gather_at_use(step: TracedStep, plan: Plan) -> TracedStep:
         reuse_window_bytes=plan.config.reuse_window_bytes,
         prefetch_bytes=plan.config.prefetch_bytes,
         is_cast_first=plan.config.gather_dtype == "compute",
-        uses=Uses(
-            scope=SCOPE, is_constraint_shard=plan.placement.gather == "at_use"
-        ),
+        uses=Uses(scope=SCOPE, is_constraint_shard=plan.placement.gather == "at_use"),
     )
     keep = (True,) * len(inner(step.jaxpr).outvars)
     return step.with_jaxpr(gatherer.rewrite(step.jaxpr, marks, keep))
@@ -311,7 +309,8 @@ class _Gatherer:
             if is_var(var) and var in scope.retyped:
                 retypes[i] = atoms[i].aval.dtype
                 continue
-            if operands[i] is None:
+            mark = operands[i]
+            if mark is None:
                 continue
             if settled[i] is None:
                 atoms[i] = self._whole(var, scope, eqn)
@@ -323,7 +322,7 @@ class _Gatherer:
                 s.is_stacked for b in bodies for s in b.ins if s.index == i
             )
             whole_bytes = _form_bytes(var, form)
-            if not operands[i].is_once:
+            if not mark.is_once:
                 # At stage 3 only a small weight that every turn of a loop reads
                 # is gathered before it.
                 if (var, form) in counted:  # one array in two places
@@ -371,9 +370,7 @@ class _Gatherer:
 
 
 def _cast(editor: Editor, atom: Atom, dtype: str, eqn: JaxprEqn | None) -> Var:
-    return editor.insert(
-        lambda x: x.astype(dtype), atom, like=eqn, scope=SCOPE
-    )[0]
+    return editor.insert(lambda x: x.astype(dtype), atom, like=eqn, scope=SCOPE)[0]
 
 
 def _form_bytes(var: Var, form: str) -> int:
