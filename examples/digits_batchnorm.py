@@ -84,7 +84,7 @@ def create_state(key: jax.Array, images: jax.Array) -> State:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--stage", type=int, default=3, choices=range(4))
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--rows", type=int, default=64)
@@ -92,9 +92,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     jax.config.update("jax_num_cpu_devices", args.devices)
 
-    digits = load_digits()
-    images = (digits.images[..., None] / 16).astype(np.float32)
-    labels = digits.target.astype(np.int32)
+    pixels, labels = load_digits(return_X_y=True)
+    images = (np.asarray(pixels).reshape(-1, 8, 8, 1) / 16).astype(np.float32)
+    labels = np.asarray(labels).astype(np.int32)
     order = np.random.default_rng(0).permutation(len(labels))
     examples = [{"image": images[i], "label": labels[i]} for i in order]
     data = grain.MapDataset.source(examples[NUM_TEST:]).seed(0).shuffle().repeat()

@@ -110,7 +110,7 @@ def sample_text(step: jzero.TrainStep, state: TrainState, prompt: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     for name, default, text in [
         ("stage", 3, "0, 1, 2 or 3"),
         ("steps", 300, "how long to train"),

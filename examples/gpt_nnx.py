@@ -79,7 +79,7 @@ def train_step(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     for name, default in [
         ("stage", 3),
         ("steps", 200),

@@ -63,6 +63,7 @@ def work(args: argparse.Namespace) -> None:
     config = jzero.ZeroConfig(persistence_threshold=1024)
     step = jzero.shard_train_step(built.step_fn, stage=args.stage, config=config)
     state = step.init(built.create_state, *built.sample_args)
+    loss = float("nan")
     for i in range(args.steps):
         if i == args.fail_at and index == count - 1:
             raise RuntimeError(f"failing on purpose at step {i}")
@@ -122,7 +123,7 @@ def launch(args: argparse.Namespace, arguments: Sequence[str]) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--stage", type=int, default=3, choices=range(4))
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--rows", type=int, default=16, help="over all processes")
