@@ -81,12 +81,12 @@ def shard_train_step(
         )
     check_stage(config, stage)
     if mesh is None:
-        if len(config.axes) > 1:
+        if not isinstance(config.axis, str):
             raise MeshError(
                 f"config names the axes {config.axes}, but there is no mesh.\n"
                 "Remedy: pass mesh=jax.make_mesh(sizes, names)."
             )
-        mesh = default_mesh(config.axes[0])
+        mesh = default_mesh(config.axis)
     mesh = auto_mesh(mesh)
     missing = sorted({*config.axes, *config.batch_axes} - set(mesh.axis_names))
     if missing:

@@ -18,7 +18,6 @@ __all__ = [
     "JzeroError",
     "MeshError",
     "ParamsError",
-    "PeerTimeoutError",
     "PlacementError",
     "StageError",
     "StateError",
@@ -64,10 +63,6 @@ class DonationError(JzeroError, RuntimeError):
 
 class AliasError(JzeroError, ValueError):
     """Two paths of a state share one buffer, so it cannot be donated."""
-
-
-class PeerTimeoutError(JzeroError, TimeoutError):
-    """Another process did not arrive in time."""
 
 
 class InternalError(JzeroError, RuntimeError):

@@ -309,9 +309,7 @@ class TrainStep:
             return result
         return self._returned(program, result, tuple(map(shape_of, data)))
 
-    def _returned(
-        self, program: Program, result: Any, shapes: tuple[Any, ...]
-    ) -> Any:
+    def _returned(self, program: Program, result: Any, shapes: tuple[Any, ...]) -> Any:
         """Remembers the state that goes out, in case it comes straight back."""
         ids = tuple(map(id, program.new_states(result)))
         self._quick = _Quick(program, ids, shapes)
@@ -333,9 +331,7 @@ class TrainStep:
             if _lies_elsewhere(leaf, target):
                 moved.append((path, f"{leaf.sharding} -> {target.spec}"))
             placed.append(place_leaf(leaf, target, dtype=struct.dtype))
-        check_unshared(
-            [(path, x) for (path, _), x in zip(rows, placed, strict=True)]
-        )
+        check_unshared([(path, x) for (path, _), x in zip(rows, placed, strict=True)])
         if moved:
             warnings.warn(
                 format_problem(

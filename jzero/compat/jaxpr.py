@@ -8,15 +8,22 @@ two counts. May import: jax alone. Read next: `jzero/ir/bodies.py`, the main use
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
-from jax.extend.core import (
-    DropVar,
-    JaxprEqn,
-    Literal,
-    Var,
-    jaxpr_as_fun,
-)
+from jax.extend.core import DropVar, Literal, jaxpr_as_fun
+
+if TYPE_CHECKING:
+    # The avals of JAX are typed as their abstract base, without shape or dtype.
+    class Var:
+        """A variable of a jaxpr."""
+
+        aval: Any
+
+        def __init__(self, aval: Any) -> None: ...
+
+    JaxprEqn = Any
+else:
+    from jax.extend.core import JaxprEqn, Var
 
 # `Jaxpr` and `ClosedJaxpr` are one class since 0.11; the pair is only ever
 # handled through the functions below.
@@ -50,7 +57,7 @@ def is_jaxpr(value: Any) -> bool:
     return hasattr(inner(value), "eqns") and hasattr(inner(value), "invars")
 
 
-def is_var(atom: Atom) -> TypeGuard[Var]:
+def is_var(atom: Atom) -> bool:
     """Says whether an atom is a variable and not a literal."""
     return not isinstance(atom, Literal)
 

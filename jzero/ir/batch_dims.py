@@ -196,9 +196,7 @@ class BatchDims:
             return [None] * len(eqn.outvars)
         return [rule(eqn, dims)] * len(eqn.outvars)
 
-    def enter(
-        self, body: Body, operands: Sequence[OptionalDim]
-    ) -> list[OptionalDim]:
+    def enter(self, body: Body, operands: Sequence[OptionalDim]) -> list[OptionalDim]:
         """Returns the batch dims of a body's inputs.
 
         The rows of a stacked operand are those of one turn, even if the leading

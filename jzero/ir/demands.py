@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from jzero.compat.jaxpr import AnyJaxpr, DropVar, JaxprEqn, Var, inner, is_var
 from jzero.ir.bodies import Body, bodies_of
@@ -76,7 +77,7 @@ class Demands:
     ) -> Wanted:
         wanted: dict[Var, Dims] = {}
 
-        def want(atom: object, dims: Dims | None) -> None:
+        def want(atom: Any, dims: Dims | None) -> None:
             if dims is None or not isinstance(atom, Var) or atom in marks:
                 return
             if isinstance(atom, DropVar) or not is_array(atom.aval):

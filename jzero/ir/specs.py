@@ -8,10 +8,12 @@ nothing. Read next: `marks.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from jax.sharding import PartitionSpec
 
-Entry = None | str | tuple[str, ...]
+# The last is `PartitionSpec.UNCONSTRAINED`: left to the compiler.
+Entry = None | str | tuple[str, ...] | Any
 Dims = tuple[Entry, ...]
 
 

@@ -66,9 +66,7 @@ class _Reducer:
         borrowed = _Borrowed(editor, set(body.invars) | set(body.constvars), wanted)
         for eqn in body.eqns:
             operands = borrowed.operands(eqn, marks, wanted)
-            editor.copy(
-                eqn, operands=operands, params=self._params(eqn, marks, wanted)
-            )
+            editor.copy(eqn, operands=operands, params=self._params(eqn, marks, wanted))
             if _passes_on(eqn) or bodies_of(eqn):
                 continue
             for var in eqn.outvars:

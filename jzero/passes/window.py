@@ -24,6 +24,7 @@ from jzero.ir.demands import Demands, OptionalDims
 from jzero.ir.edit import Editor
 from jzero.ir.marks import Analysis, Mark, enter_marks, read_marks
 from jzero.ir.rules import BARRIER, CONSTRAINT, is_elementwise
+from jzero.ir.specs import Dims
 from jzero.ir.trace import (
     BatchSplit,
     TracedStep,
@@ -49,9 +50,7 @@ def window(step: TracedStep, plan: Plan) -> TracedStep:
     """
     if not plan.placement.window:
         return step
-    windower = _Windower(
-        step.mesh, plan.config.reduce_window_bytes, batch_split(plan)
-    )
+    windower = _Windower(step.mesh, plan.config.reduce_window_bytes, batch_split(plan))
     # Gradients of leaves that stay whole count too: a bias gradient that waits
     # for the end of the step keeps the whole activation gradient it sums.
     marks = input_marks(step, plan, has_whole=True)
@@ -104,21 +103,19 @@ class _Windower:
             waiting = []
         return editor.finish(jaxpr)
 
-    def _born(self, eqn: JaxprEqn, wanted: dict[Var, object]) -> list[tuple[Var, int]]:
+    def _born(self, eqn: JaxprEqn, wanted: dict[Var, Dims]) -> list[tuple[Var, int]]:
         """Gradients that this equation yields, with their whole bytes."""
         if is_elementwise(eqn) or eqn.primitive.name in (BARRIER, "transpose"):
             return []
         return [
-            (v, v.aval.size * v.aval.dtype.itemsize)
-            for v in eqn.outvars
-            if v in wanted
+            (v, v.aval.size * v.aval.dtype.itemsize) for v in eqn.outvars if v in wanted
         ]
 
     def _params(
         self,
         eqn: JaxprEqn,
         marks: dict[Var, Mark],
-        wanted: dict[Var, object],
+        wanted: dict[Var, Dims],
         rows: dict[Var, int],
     ) -> dict[str, object] | None:
         # A remat body is one unit to its user; inside, the compiler does better by
@@ -155,9 +152,7 @@ class _Windower:
         # gradients it is tied to, and be moved between devices for nothing.
         dims = self.split.dims(onward.aval.shape, batch_dim)
         if dims is not None:
-            pinned = editor.constrain(
-                editor.read(onward), dims, like=eqn, scope=SCOPE
-            )
+            pinned = editor.constrain(editor.read(onward), dims, like=eqn, scope=SCOPE)
             editor.rename(onward, pinned)
         olds = [onward, *(v for v, _ in waiting)]
         news = editor.tie(*[editor.read(v) for v in olds], like=eqn, scope=SCOPE)
@@ -190,7 +185,7 @@ def _onward(
     eqn: JaxprEqn,
     index: int,
     reach: dict[Var, int],
-    wanted: dict[Var, object],
+    wanted: dict[Var, Dims],
     rows: dict[Var, int],
 ) -> Var | None:
     """The activation from which the backward pass continues to later gradients."""

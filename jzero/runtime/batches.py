@@ -128,10 +128,8 @@ def place_data(data: list[Any], program: Program) -> list[Any]:
                     "pass step.shard_batch(batch), with each process's own rows",
                 )
             )
-    for i, (leaf, target) in enumerate(
-        zip(data, program.other_shardings, strict=True)
-    ):
-        if isinstance(leaf, jax.Array) and leaf.committed:
-            if not is_placed(leaf, target):
-                data[i] = jax.device_put(leaf, target)
+    for i, (leaf, target) in enumerate(zip(data, program.other_shardings, strict=True)):
+        is_loose = not isinstance(leaf, jax.Array) or not leaf.committed
+        if not is_loose and not is_placed(leaf, target):
+            data[i] = jax.device_put(leaf, target)
     return data

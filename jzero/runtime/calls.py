@@ -147,9 +147,9 @@ class StepFunction:
 def _as_tuple(value: Any, kind: type) -> tuple[Any, ...]:
     if value is None:
         return ()
-    if isinstance(value, kind) and not isinstance(value, bool):
+    if type(value) is kind:
         return (value,)
-    items = tuple(value)
+    items: tuple[Any, ...] = tuple(value)
     bad = [v for v in items if not isinstance(v, kind) or isinstance(v, bool)]
     if bad:
         raise ConfigError(

@@ -92,10 +92,14 @@ class EvalStep:
         traced = trace_call(function, call, mesh)
         counts = [len(jax.tree.leaves(a)) for a in traced.args]
         starts = [sum(counts[:i]) for i in range(len(counts))]
-        state = [s + k for i in state_args for s in [starts[i]] for k in range(counts[i])]
+        state = [
+            s + k for i in state_args for s in [starts[i]] for k in range(counts[i])
+        ]
         other = [i for i in range(sum(counts)) if i not in set(state)]
         leaves = jax.tree.leaves(call.values)
-        plan = self._plan(call, traced.args, leaves, state_args, scanned_inputs(traced.jaxpr))
+        plan = self._plan(
+            call, traced.args, leaves, state_args, scanned_inputs(traced.jaxpr)
+        )
         step = TracedStep(
             jaxpr=traced.jaxpr,
             mesh=mesh,
@@ -190,9 +194,7 @@ class EvalStep:
     def _batch_args(self, call: Call) -> tuple[int, ...] | None:
         if self._batch_argnums is None:
             return None
-        return tuple(
-            call.keys.index(n) for n in self._batch_argnums if n in call.keys
-        )
+        return tuple(call.keys.index(n) for n in self._batch_argnums if n in call.keys)
 
     def _spec_of(self, leaf: Any, path: str) -> PartitionSpec:
         mesh = self._settings.mesh

@@ -16,6 +16,7 @@ import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from jzero.errors import StateError, format_problem
+from jzero.plan.leaves import is_key_dtype
 
 _MAX_DEPTH = 4
 
@@ -173,7 +174,7 @@ def _signature(tree: Any) -> Any:
 
 def is_key_or_scalar(leaf: Any) -> bool:
     """Says whether a leaf is a scalar or a random key, never a batch."""
-    if not leaf.shape or jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if not leaf.shape or is_key_dtype(leaf.dtype):
         return True
     return leaf.dtype == np.uint32 and leaf.shape in ((2,), (4,))
 
@@ -189,7 +190,9 @@ def _drop_data(
     """Decides about bare arrays that some output resembles."""
     bare = [i for i in candidates if _is_bare_data(args[i])]
     kept = [i for i in candidates if i not in bare]
-    has_tree = any(not is_key_or_scalar(x) for i in kept for x in jax.tree.leaves(args[i]))
+    has_tree = any(
+        not is_key_or_scalar(x) for i in kept for x in jax.tree.leaves(args[i])
+    )
     if not bare or (not has_tree and len(bare) == 1):
         return sorted([*kept, *bare])
     rows = [(names[i], _summary(args[i])) for i in candidates]
@@ -235,9 +238,7 @@ def _nearest(tree: Any, nodes: Sequence[Node]) -> tuple[float, Node | None]:
     best: tuple[float, Node | None] = (0.0, None)
     for node in nodes:
         news = _leaf_table(node.tree)
-        same = sum(
-            1 for p, x in olds.items() if p in news and news[p].shape == x.shape
-        )
+        same = sum(1 for p, x in olds.items() if p in news and news[p].shape == x.shape)
         score = same / max(len(olds), len(news), 1)
         if score > best[0]:
             best = (score, node)

@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jzero.errors import AliasError, DonationError, PlacementError, format_problem
 from jzero.ir.specs import Dims, to_dims
+from jzero.plan.leaves import is_key_dtype
 
 
 def named(mesh: Mesh, spec: PartitionSpec) -> NamedSharding:
@@ -39,9 +40,7 @@ def user_spec(leaf: Any, mesh: Mesh, zero_axes: Sequence[str]) -> PartitionSpec:
     return without_axes(sharding.spec, len(leaf.shape), zero_axes)
 
 
-def without_axes(
-    spec: PartitionSpec, rank: int, axes: Sequence[str]
-) -> PartitionSpec:
+def without_axes(spec: PartitionSpec, rank: int, axes: Sequence[str]) -> PartitionSpec:
     """Returns a spec with some mesh axes removed from every dim."""
     dims: Dims = to_dims(spec, rank)
     kept = []
@@ -175,12 +174,10 @@ def place_leaf(leaf: Any, sharding: NamedSharding, *, dtype: Any = None) -> jax.
     is_global = isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
     if jax.process_count() == 1 or is_global:
         return _unshared(jax.device_put(leaf, sharding), leaf)
-    if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(
-        leaf.dtype, jax.dtypes.prng_key
-    ):
-        data = place_leaf(jax.random.key_data(leaf), NamedSharding(
-            sharding.mesh, PartitionSpec()
-        ))
+    if isinstance(leaf, jax.Array) and is_key_dtype(leaf.dtype):
+        data = place_leaf(
+            jax.random.key_data(leaf), NamedSharding(sharding.mesh, PartitionSpec())
+        )
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
     host = np.asarray(leaf)
     if host.dtype != jax.dtypes.canonicalize_dtype(host.dtype):
@@ -229,9 +226,9 @@ def gather_leaf(leaf: Any, mesh: Mesh) -> Any:
         return leaf
     whole = leaf
     if not (leaf.is_fully_addressable or leaf.is_fully_replicated):
-        whole = jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))(
-            leaf
-        )
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        whole = jax.jit(
+            lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec())
+        )(leaf)
+    if is_key_dtype(leaf.dtype):
         return whole
     return np.asarray(whole)

@@ -7,6 +7,7 @@ plan. Read next: `jzero/step.py`, which keeps programs and calls them.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -106,7 +107,9 @@ class Program:
     @property
     def mesh(self) -> Mesh:
         """The devices, with Auto axes."""
-        return self.state_shardings[0].mesh
+        mesh = self.state_shardings[0].mesh
+        assert isinstance(mesh, Mesh)
+        return mesh
 
 
 def build_program(
@@ -376,7 +379,7 @@ def _keeps_order(
     """
     new, rest = layout.outs[:num_state], layout.outs[num_state:]
     last = max(new, default=-1)
-    is_ascending = all(a < b for a, b in zip(new, new[1:], strict=False))
+    is_ascending = all(a < b for a, b in itertools.pairwise(new))
     return is_ascending and not any(
         shape and flat < last for flat, shape in zip(rest, rest_shapes, strict=True)
     )
@@ -389,9 +392,11 @@ def _picker(
 
     def follow(tree: Any, path: tuple[Any, ...]) -> Any:
         for key in path:
-            tree = getattr(tree, key.name) if isinstance(key, GetAttrKey) else tree[
-                key.idx if isinstance(key, SequenceKey) else key.key
-            ]
+            tree = (
+                getattr(tree, key.name)
+                if isinstance(key, GetAttrKey)
+                else tree[key.idx if isinstance(key, SequenceKey) else key.key]
+            )
         return tree
 
     return lambda result: tuple(follow(result, path) for path in paths)

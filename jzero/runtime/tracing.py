@@ -82,9 +82,7 @@ def strong(value: Any) -> Any:
 
 def has_weak_state(traced: TracedCall, state_args: Sequence[int]) -> bool:
     """Says whether a state leaf came as a Python number."""
-    return any(
-        x.weak_type for i in state_args for x in jax.tree.leaves(traced.args[i])
-    )
+    return any(x.weak_type for i in state_args for x in jax.tree.leaves(traced.args[i]))
 
 
 def strong_state(traced: TracedCall, state_args: Sequence[int]) -> tuple[Any, ...]:

@@ -158,7 +158,11 @@ MODELS: dict[str, tuple[Loss, Any]] = {
     "custom_rules": (_custom, _square()),
     "lora": (
         _lora,
-        {"base": _normal(9, 24, 16), "down": _normal(10, 24, 4), "up": _normal(11, 4, 16)},
+        {
+            "base": _normal(9, 24, 16),
+            "down": _normal(10, 24, 4),
+            "up": _normal(11, 4, 16),
+        },
     ),
     "conv": (_conv, {"k": _normal(12, 3, 3, 1, 8), "w": _normal(13, 192, 8)}),
     "recurrent": (

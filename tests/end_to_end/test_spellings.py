@@ -146,14 +146,14 @@ class Record:
 )
 def test_state_objects(make: Any) -> None:
     def step(state, batch):
-        get = state.get if isinstance(state, dict) else functools.partial(getattr, state)
+        get = (
+            state.get if isinstance(state, dict) else functools.partial(getattr, state)
+        )
         loss, grads = jax.value_and_grad(mlp)(get("params"), batch)
         updates, opt_state = TX.update(grads, get("opt_state"), get("params"))
         return make(optax.apply_updates(get("params"), updates), opt_state), loss
 
-    check_parity(
-        step, (make(*_state()),), lambda i: (rows(i),), lambda out: out[:1]
-    )
+    check_parity(step, (make(*_state()),), lambda i: (rows(i),), lambda out: out[:1])
 
 
 @pytest.mark.parametrize("stage", range(4))

@@ -19,7 +19,6 @@ BUILTINS = {
     "PlacementError": ValueError,
     "DonationError": RuntimeError,
     "AliasError": ValueError,
-    "PeerTimeoutError": TimeoutError,
     "InternalError": RuntimeError,
 }
 

@@ -22,8 +22,11 @@ from jzero.plan.leaves import describe_tree
 from jzero.plan.plan import Plan, plan_state
 from jzero.plan.roles import assign_roles
 from jzero.plan.stages import check_stage
-from tests.jzero.passes.programs import PROGRAMS, StepProgram
+from tests.jzero.passes.body_programs import BODIES
+from tests.jzero.passes.programs import USUAL, StepProgram
+from tests.jzero.passes.rare_programs import RARE
 
+PROGRAMS = USUAL | BODIES | RARE
 EVERYTHING = ZeroConfig(persistence_threshold=0)
 
 
@@ -42,7 +45,9 @@ def trace_program(
 ) -> tuple[TracedStep, Plan]:
     """Traces a program and plans it; every leaf that can be is sharded."""
     program = PROGRAMS[program] if isinstance(program, str) else program
-    return trace_step(program.step, program.arguments(), stage, config=config, mesh=mesh)
+    return trace_step(
+        program.step, program.arguments(), stage, config=config, mesh=mesh
+    )
 
 
 def trace_step(

@@ -25,7 +25,10 @@ def match(args: dict[str, Any], out: Any, **kw: Any) -> Any:
 
 def test_state_first_and_last() -> None:
     args = {"state": PARAMS, "x": struct(8, 4)}
-    for out, path in (((PARAMS, struct()), "output[0]"), ({"n": PARAMS}, "output['n']")):
+    for out, path in (
+        ((PARAMS, struct()), "output[0]"),
+        ({"n": PARAMS}, "output['n']"),
+    ):
         found = match(args, out)
         assert found.args == (0,)
         assert found.nodes[0].path == path

@@ -63,7 +63,7 @@ def test_checks_name_leaves() -> None:
     with pytest.raises(PlacementError, match=r"state\['w'\]"):
         check_devices([("state['w']", leaf)], MESH)
     check_devices([("host", np.ones(3)), ("loose", jnp.ones(3))], MESH)
-    with pytest.raises(AliasError, match="b(.|\n)*a"):
+    with pytest.raises(AliasError, match=r"b(.|\n)*a"):
         check_unshared([("a", leaf), ("b", leaf)])
     check_unshared([("a", leaf), ("b", jnp.ones((8,)))])
     leaf.delete()
