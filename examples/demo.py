@@ -171,6 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--out", type=Path, default=Path("out/demo.png"))
     args = parser.parse_args(arguments)
+    jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
     console = Console()
     text = standard_library()

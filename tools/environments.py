@@ -135,7 +135,8 @@ def install(env: Environment, extras: str) -> None:
         # Also an environment of another Python, or half of one.
         subprocess.run([env.base, "-m", "venv", "--clear", env.folder], check=True)
         made.write_text(_base(env))
-    pip = [env.python, "-m", "pip", "--disable-pip-version-check", "install", "-q"]
+    # Quiet down to errors: what warns here is the set-up of pip, not this project.
+    pip = [env.python, "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
     subprocess.run([*pip, "-e", f".[{extras}]"], cwd=ROOT, check=True)
     _stamp(env, extras).write_text(_fingerprint(env))
 

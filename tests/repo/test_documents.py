@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 import jzero
@@ -12,6 +15,59 @@ import jzero
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 MARKDOWN = [*DOCUMENTS, ROOT / "BUILD.md"]
+
+
+def code_of(name: str) -> str:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.S)
+    assert len(blocks) == 1
+    return blocks[0]
+
+
+def test_the_ten_lines_of_the_readme_run(capsys: pytest.CaptureFixture[str]) -> None:
+    code = code_of("README.md")
+    assert len(code.strip().splitlines()) <= 11
+
+    class State(dict[str, Any]):
+        params = property(lambda self: self["params"])
+
+    jax.tree_util.register_pytree_node(
+        State, lambda s: (list(s.values()), None), lambda _, v: State(params=v[0])
+    )
+
+    def train_step(state: State, batch: jax.Array) -> tuple[State, jax.Array]:
+        return State(params=state.params - 0.1 * batch.mean()), batch.sum()
+
+    batch = jnp.ones((16, 4))
+    names: dict[str, Any] = {
+        "train_step": train_step,
+        "create_state": lambda rng, batch: State(params=jnp.ones((128, 128))),
+        "rng": jax.random.key(0),
+        "sample_batch": batch,
+        "batch": batch,
+        "loader": [batch] * 3,
+        "evaluate": lambda state, batch: state.params.mean() + batch.mean(),
+        "test_batch": batch,
+    }
+    exec(code, names)
+    assert "128x128" in capsys.readouterr().out
+    assert names["params"].shape == (128, 128)
+    assert float(names["accuracy"]) == pytest.approx(1.7, abs=1e-5)
+
+
+def test_how_it_works_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    with jax.numpy_rank_promotion("allow"):
+        exec(code_of("docs/how-it-works.md"), names)
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    # The document leaves out the column of memory kinds, which are all "device".
+    shown = [[word for word in line if word != "device"] for line in printed]
+    document = (ROOT / "docs/how-it-works.md").read_text()
+    rows = re.findall(r"^state\['.*$", document, re.M)
+    assert len(rows) == 5
+    assert not [row for row in rows if row.split() not in shown]
+    plan = names["step"].plan(names["state"], names["batch"])
+    assert f"{plan.local_bytes / 1024:.2f} KiB" in document
+    assert f"instead of {plan.global_bytes / 1024:.2f}" in document
 
 
 def test_public_names_are_documented() -> None:
