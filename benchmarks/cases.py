@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["CASES", "Case", "Limits"]
+__all__ = ["CASES", "MAX_LAYER_GROWTH_MB", "Case", "Limits"]
+
+MAX_LAYER_GROWTH_MB = 10.0
+"""What an unrolled layer of width 1024 may add to the peak at stage 3."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +84,7 @@ CASES = {
         pod="h100:8x8",
         num_layers=24,
         width=1024,
-        stages=((3, Limits(peak_mb=560 + 12 * 10, units=1.52)),),
+        stages=((3, Limits(peak_mb=560 + 12 * MAX_LAYER_GROWTH_MB, units=1.52)),),
     ),
     "accumulate": Case(
         pod="h100:1x8",
@@ -90,7 +93,8 @@ CASES = {
         is_scanned=True,
         sequences_per_device=8,
         num_micro_batches=8,
-        stages=((2, Limits()), (3, Limits())),
+        # A reduction per micro-batch; weights are gathered once at stage 2.
+        stages=((2, Limits(units=8 * 0.5 + 0.52)), (3, Limits(units=8 * 1.52))),
     ),
     "trillion": Case(
         pod="h100:128x8",

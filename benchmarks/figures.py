@@ -20,9 +20,7 @@ import argparse
 import ast
 import dataclasses
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -30,132 +28,10 @@ from rich.console import Console
 from rich.table import Table
 
 import jzero
-from benchmarks.annotations import lower_annotated
-from benchmarks.cases import CASES, Case, Limits
-from jzero.audit.facts import find_collectives
-from jzero.audit.pods import COMPILER_OPTIONS, pod_mesh
-from jzero.audit.report import StepAudit, audit_compiled
-from tests.gpt_model import batch_shapes, build_gpt, count_params
+from benchmarks.cases import CASES, MAX_LAYER_GROWTH_MB, Case, Limits
+from benchmarks.compiled import compile_case, layer_growth_mb, misses
 
-__all__ = ["Figures", "compile_case", "main"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """What one compiled step came to.
-
-    Attributes:
-        audit: Its memory and collectives.
-        num_params: Elements of all parameters.
-        formula_bytes: Resident bytes that the stage promises.
-        lower_seconds: Tracing, planning, rewriting and lowering.
-        compile_seconds: XLA's time.
-        compiled: The program.
-    """
-
-    audit: StepAudit
-    num_params: int
-    formula_bytes: int
-    lower_seconds: float
-    compile_seconds: float
-    compiled: Any
-
-    @property
-    def units(self) -> float:
-        """Bytes moved, in bf16 all-reduces of all gradients."""
-        return self.audit.moved_units(self.num_params)
-
-
-def compile_case(
-    case: Case,
-    stage: int,
-    *,
-    config: jzero.ZeroConfig | None = None,
-    annotations: bool = False,
-) -> Figures:
-    """Compiles one case at one stage.
-
-    Args:
-        case: Model, pod and batch.
-        stage: The ZeRO stage.
-        config: Settings of jzero; None for the defaults.
-        annotations: Build it by `jax.jit` with shardings instead of by jzero.
-
-    Returns:
-        The figures.
-    """
-    config = config or jzero.ZeroConfig()
-    mesh = pod_mesh(case.pod)
-    gpt = build_gpt(
-        width=case.width,
-        num_layers=case.num_layers,
-        is_scanned=case.is_scanned,
-        num_micro_batches=case.num_micro_batches,
-    )
-    state = gpt.state_shapes()
-    batch = batch_shapes(case.sequences_per_device * mesh.size, case.num_tokens)
-    start = time.perf_counter()
-    if annotations:
-        lowered = lower_annotated(gpt.step, state, batch, stage=stage, mesh=mesh)
-    else:
-        sharded = jzero.shard_train_step(
-            gpt.step, stage=stage, mesh=mesh, config=config
-        )
-        lowered = sharded.lower(state, batch)
-    middle = time.perf_counter()
-    compiled = lowered.compile(compiler_options=dict(COMPILER_OPTIONS))
-    end = time.perf_counter()
-    return Figures(
-        audit=audit_compiled(compiled),
-        num_params=count_params(state),
-        formula_bytes=resident_bytes(
-            state, batch, stage, mesh.size, config.persistence_threshold
-        ),
-        lower_seconds=middle - start,
-        compile_seconds=end - middle,
-        compiled=compiled,
-    )
-
-
-def resident_bytes(
-    state: Any, batch: Any, stage: int, num_devices: int, threshold: int
-) -> int:
-    """Returns bytes per device at rest, by the stage's formula.
-
-    Stages 1 to 3 hold 1/N of each leaf of at least `threshold` elements, whole
-    smaller leaves, and 1/N of the batch.
-    """
-    total = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(batch))
-    total //= num_devices
-    for leaf in jax.tree.leaves(state):
-        is_sharded = stage > 0 and leaf.size >= threshold
-        num_bytes = leaf.size * leaf.dtype.itemsize
-        total += num_bytes // num_devices if is_sharded else num_bytes
-    return total
-
-
-def misses(figures: Figures, stage: int, limits: Limits, threshold: int) -> list[str]:
-    """Lists what the figures miss of what they must reach."""
-    peak_mb = figures.audit.memory.device_peak_bytes / 1e6
-    seconds = figures.lower_seconds + figures.compile_seconds
-    resident = figures.audit.memory.argument_bytes
-    found: list[str] = []
-    if abs(resident / figures.formula_bytes - 1) > 0.01:
-        found.append("resident")
-    if limits.peak_mb is not None and peak_mb > limits.peak_mb:
-        found.append(f"peak > {limits.peak_mb:g}")
-    if limits.units is not None and figures.units > limits.units:
-        found.append(f"moved > {limits.units:g}")
-    if limits.seconds is not None and seconds > limits.seconds:
-        found.append(f"seconds > {limits.seconds:g}")
-    facts = figures.audit.collectives
-    if find_collectives(facts, kind="all-gather", dtype="f32", min_elems=threshold):
-        found.append("f32 gather")
-    if stage > 0 and find_collectives(facts, kind="all-reduce", min_elems=threshold):
-        found.append("large all-reduce")
-    if figures.audit.num_unknown_runs:
-        found.append("loops of unknown length")
-    return found
+__all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -172,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         table.add_column(heading, justify="right")
     table.add_column("misses")
     has_missed = False
+    peaks_mb: dict[tuple[str, int], float] = {}
     for name, case in _cases(args).items():
         limits = dict(case.stages)
         for stage in args.stage or limits or (0, 1, 2, 3):
@@ -186,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
             has_missed = has_missed or bool(missed)
             memory = figures.audit.memory
+            peaks_mb[name, stage] = memory.device_peak_bytes / 1e6
             row = (
                 name,
                 str(stage),
@@ -209,6 +87,13 @@ def main(argv: Sequence[str] | None = None) -> int:
                 with open(args.text, "w") as file:
                     file.write(figures.compiled.as_text())
     console.print(table)
+    growth_mb = layer_growth_mb(peaks_mb)
+    if growth_mb is not None:
+        has_missed = has_missed or growth_mb > MAX_LAYER_GROWTH_MB
+        console.print(
+            f"each added layer adds {growth_mb:.1f} MB to the peak at stage 3; it may "
+            f"add {MAX_LAYER_GROWTH_MB:g}"
+        )
     return int(has_missed and not args.annotations)
 
 
@@ -254,7 +139,7 @@ def _setting(text: str) -> tuple[str, Any]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.figures", description=__doc__.splitlines()[0]
+        prog="python -m benchmarks.figures", description=(__doc__ or "").splitlines()[0]
     )
     add = parser.add_argument
     add("--case", action="append", choices=list(CASES), help="default: every case")

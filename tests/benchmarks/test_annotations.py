@@ -11,7 +11,7 @@ from jax.sharding import AxisType, Mesh
 
 from benchmarks.annotations import place_state
 from benchmarks.cases import Case
-from benchmarks.figures import Figures, compile_case
+from benchmarks.compiled import Figures, compile_case
 from jzero.audit.facts import find_collectives
 from jzero.audit.setup_aot import missing_wheels
 from tests.gpt_model import build_gpt
