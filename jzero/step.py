@@ -19,6 +19,7 @@ from jzero.errors import format_problem
 from jzero.plan.plan import Plan
 from jzero.runtime.batches import place_batch, place_data, shape_of
 from jzero.runtime.birth import create_state, name_states
+from jzero.runtime.build import build_program
 from jzero.runtime.calls import StepFunction
 from jzero.runtime.evaluation import EvalStep
 from jzero.runtime.mutable import Objects, is_mutable, merge_states, split_states
@@ -31,7 +32,7 @@ from jzero.runtime.placement import (
     place_leaf,
     user_spec,
 )
-from jzero.runtime.program import OtherShapesError, Program, build_program
+from jzero.runtime.program import OtherShapesError, Program
 from jzero.runtime.settings import Known, Settings, plan_for_state
 from jzero.runtime.tracing import abstract
 

@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jzero.compat.jaxpr import AnyJaxpr, JaxprEqn, Var, inner, is_var
 from jzero.ir.bodies import bodies_of
+from jzero.ir.marks import Analysis, Mark
 from jzero.ir.rules import CONSTRAINT, is_elementwise
 
 
@@ -42,6 +43,21 @@ def scanned_inputs(jaxpr: AnyJaxpr) -> tuple[bool, ...]:
                 ):
                     scanned.add(atom)
     return tuple(v in scanned for v in body.invars)
+
+
+def derived_outputs(jaxpr: AnyJaxpr) -> tuple[int | None, ...]:
+    """Returns the input from which each output follows element by element.
+
+    New parameters follow from the old, to which an update is added; gradients
+    follow from none, or from another weight that multiplies them.
+    """
+    marks = []
+    for leaf, var in enumerate(inner(jaxpr).invars):
+        shape = getattr(var.aval, "shape", ())
+        whole = (None,) * len(shape)
+        marks.append(Mark(dims=whole, base=whole, leaf=leaf) if shape else None)
+    outs = Analysis().flow(jaxpr, marks).outs
+    return tuple(None if m is None else m.leaf for m in outs)
 
 
 def stacked_outputs(jaxpr: AnyJaxpr) -> tuple[bool, ...]:

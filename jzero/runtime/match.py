@@ -59,6 +59,7 @@ def match_state(
     out: Any,
     *,
     chosen: Sequence[int] | None = None,
+    derived: Sequence[int | None] | None = None,
 ) -> Matched:
     """Finds which arguments are state and which outputs replace them.
 
@@ -67,6 +68,8 @@ def match_state(
       args: the arguments, pytrees of `ShapeDtypeStruct`s.
       out: what the step returns, likewise.
       chosen: indices that the user declared to be state.
+      derived: per flat output, the flat input from which it follows element by
+        element, as new parameters do from the old.
 
     Returns:
       The matched arguments and outputs.
@@ -99,7 +102,13 @@ def match_state(
     groups = dict.fromkeys(signatures[i] for i in candidates)
     for signature in sorted(groups, key=lambda s: _rank(s, by_signature[s])):
         same_args = [i for i in candidates if signatures[i] == signature]
-        same_nodes = _free(by_signature[signature], [n for _, n in pairs])
+        likely = [
+            n
+            for n in by_signature[signature]
+            if derived is not None
+            and any(_follows(n, args, i, derived) for i in same_args)
+        ]
+        same_nodes = _free(by_signature[signature], [n for _, n in pairs], likely)
         if not same_nodes:
             continue  # what it resembled belongs to another argument
         if len(same_args) > len(same_nodes):
@@ -145,20 +154,37 @@ def _nodes(out: Any) -> Iterator[Node]:
     yield from walk(out, (), 0, 0)
 
 
+def _follows(
+    node: Node, args: Sequence[Any], arg: int, derived: Sequence[int | None]
+) -> bool:
+    """Says whether some leaf of a node follows from the same leaf of an argument."""
+    start = sum(len(jax.tree.leaves(a)) for a in args[:arg])
+    num_leaves = len(jax.tree.leaves(args[arg]))
+    return any(derived[node.start + k] == start + k for k in range(num_leaves))
+
+
 def _rank(signature: Any, nodes: Sequence[Node]) -> tuple[int, int]:
     return -len(signature[1]), min(len(n.keys) for n in nodes)
 
 
 def _free(
-    nodes: Sequence[Node], taken: Sequence[Node], *, is_nested_too: bool = False
+    nodes: Sequence[Node],
+    taken: Sequence[Node],
+    likely: Sequence[Node] = (),
+    *,
+    is_nested_too: bool = False,
 ) -> list[Node]:
-    """Nodes that overlap none taken, nearest to the top of the output first.
+    """Nodes that overlap none taken; likely ones, and the topmost, first.
 
     Nor do they overlap each other, unless `is_nested_too`.
     """
     spans = [(n.start, n.start + len(jax.tree.leaves(n.tree))) for n in taken]
     kept: list[Node] = []
-    for node in sorted(nodes, key=lambda n: (len(n.keys), n.start)):
+
+    def order(node: Node) -> tuple[bool, int, int]:
+        return all(node is not n for n in likely), len(node.keys), node.start
+
+    for node in sorted(nodes, key=order):
         end = node.start + len(jax.tree.leaves(node.tree))
         if all(end <= start or node.start >= stop for start, stop in spans):
             kept.append(node)

@@ -1,40 +1,27 @@
-"""From a traced call to a compiled step: match, plan, rewrite, jit.
+"""A rewritten step under `jax.jit`, for one structure and shape of arguments.
 
-Lives here: `Program`, everything that belongs to one structure and shape of
-arguments, and `build_program`, which makes it. May import: runtime, passes, ir,
-plan. Read next: `jzero/step.py`, which keeps programs and calls them.
+Lives here: `Program`, and `wrap_program`, which makes it of a rewritten jaxpr.
+May import: runtime, ir, plan. Read next: `build.py`, which makes the jaxpr.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import GetAttrKey, SequenceKey
 
-from jzero.compat.jaxpr import inner, jaxpr_callable, rebuild
-from jzero.errors import ConfigError
-from jzero.ir.facts import scanned_inputs
+from jzero.compat.jaxpr import inner, jaxpr_callable
 from jzero.ir.trace import TracedStep
-from jzero.passes.pipeline import run_passes
-from jzero.plan.batch import BatchFacts, BatchLeafPlan, plan_batch
-from jzero.plan.leaves import describe_tree
 from jzero.plan.plan import Plan
-from jzero.runtime.calls import Call, StepFunction
-from jzero.runtime.match import Matched, is_key_or_scalar, match_state
-from jzero.runtime.mesh import axis_sizes, tracing_context
-from jzero.runtime.settings import Known, Settings, plan_for_state
-from jzero.runtime.tracing import (
-    TracedCall,
-    has_weak_state,
-    strong,
-    strong_state,
-    trace_call,
-)
+from jzero.runtime.calls import StepFunction
+from jzero.runtime.match import Matched
+from jzero.runtime.mesh import tracing_context
+from jzero.runtime.tracing import TracedCall, strong
 
 
 class OtherShapesError(Exception):
@@ -112,57 +99,8 @@ class Program:
         return mesh
 
 
-def build_program(
-    function: StepFunction,
-    call: Call,
-    settings: Settings,
-    *,
-    known: Sequence[Known] | None,
-    given: Sequence[PartitionSpec],
-) -> Program:
-    """Traces, plans, rewrites and wraps one call in `jax.jit`.
-
-    Args:
-      function: the user's step.
-      call: the call, taken apart.
-      settings: stage, mesh and config.
-      known: facts about the state leaves in flat order, from `init` or `shard`.
-      given: per flat input leaf, how the user already sharded it.
-
-    Returns:
-      The program. Nothing is compiled yet.
-    """
-    traced = trace_call(function, call, settings.mesh)
-    chosen = _dynamic_indices(call, settings.state_argnums, "state_argnums")
-    matched = match_state(call.names, traced.args, traced.out, chosen=chosen)
-    if has_weak_state(traced, matched.args):
-        traced = trace_call(
-            function, call, settings.mesh, strong_state(traced, matched.args)
-        )
-        matched = match_state(call.names, traced.args, traced.out, chosen=chosen)
-    layout = _Layout.of(traced, matched)
-    scanned = scanned_inputs(traced.jaxpr)
-    facts = _merge_known(traced, layout, scanned, known, given)
-    plan = _plan(call, traced, matched, settings, facts)
-    plan = replace(plan, batch=_plan_data(call, traced, matched, settings, scanned))
-    step = TracedStep(
-        jaxpr=rebuild(
-            traced.jaxpr,
-            eqns=inner(traced.jaxpr).eqns,
-            outvars=[inner(traced.jaxpr).outvars[i] for i in layout.outs],
-        ),
-        mesh=settings.mesh,
-        state_ins=layout.state_flat,
-        state_outs=tuple(range(len(layout.state_flat))),
-        batch_ins=layout.other_flat,
-    )
-    with tracing_context(settings.mesh):
-        rewritten = run_passes(step, plan)
-    return _wrap(function, traced, rewritten, plan, layout, matched)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Layout:
+class Layout:
     """Flat positions of a traced call.
 
     Attributes:
@@ -178,7 +116,7 @@ class _Layout:
     outs: tuple[int, ...]
 
     @classmethod
-    def of(cls, traced: TracedCall, matched: Matched) -> _Layout:
+    def of(cls, traced: TracedCall, matched: Matched) -> Layout:
         counts = [len(jax.tree.leaves(a)) for a in traced.args]
         starts = tuple(sum(counts[:i]) for i in range(len(counts)))
         state = tuple(starts[i] + k for i in matched.args for k in range(counts[i]))
@@ -198,107 +136,27 @@ class _Layout:
         )
 
 
-def _dynamic_indices(
-    call: Call, argnums: Sequence[int] | None, name: str
-) -> tuple[int, ...] | None:
-    """Turns positions in the signature into indices of dynamic arguments."""
-    if argnums is None:
-        return None
-    indices = []
-    for num in argnums:
-        position = num + call.num_positional if num < 0 else num
-        if position not in call.keys:
-            raise ConfigError(
-                f"{name}={tuple(argnums)}: argument {num} is not a dynamic positional "
-                f"argument of this call, which has {list(call.keys)}.\n"
-                f"Remedy: name positions of arrays in {name}."
-            )
-        indices.append(call.keys.index(position))
-    return tuple(indices)
-
-
-def _plan(
-    call: Call,
-    traced: TracedCall,
-    matched: Matched,
-    settings: Settings,
-    facts: Sequence[Known],
-) -> Plan:
-    notes = [*matched.notes]
-    notes.append("state: " + ", ".join(call.names[i] for i in matched.args))
-    others = [n for i, n in enumerate(call.names) if i not in matched.args]
-    if others:
-        notes.append("data: " + ", ".join(others))
-    if call.statics:
-        notes.append("static: " + ", ".join(f"{k}={v!r}" for k, v in call.statics))
-    named_args = [(call.names[i], traced.args[i]) for i in matched.args]
-    return plan_for_state(named_args, facts, settings, notes=tuple(notes))
-
-
-def _plan_data(
-    call: Call,
-    traced: TracedCall,
-    matched: Matched,
-    settings: Settings,
-    scanned: Sequence[bool],
-) -> tuple[BatchLeafPlan, ...]:
-    facts: list[BatchFacts] = []
-    flat = 0
-    for i, arg in enumerate(traced.args):
-        structs = jax.tree.leaves(arg)
-        leaves = describe_tree(arg, arg=i, name=call.names[i])
-        if i not in matched.args:
-            facts += [
-                BatchFacts(
-                    path=leaf.path,
-                    arg=i,
-                    shape=leaf.shape,
-                    dtype=leaf.dtype,
-                    scanned=scanned[flat + k],
-                    is_key=is_key_or_scalar(struct) and bool(leaf.shape),
-                )
-                for k, (leaf, struct) in enumerate(zip(leaves, structs, strict=True))
-            ]
-        flat += len(structs)
-    return plan_batch(
-        facts,
-        axis_sizes=dict(axis_sizes(settings.mesh)),
-        batch_axes=settings.config.batch_axes,
-        batch_args=_dynamic_indices(call, settings.batch_argnums, "batch_argnums"),
-    )
-
-
-def _merge_known(
-    traced: TracedCall,
-    layout: _Layout,
-    scanned: Sequence[bool],
-    known: Sequence[Known] | None,
-    given: Sequence[PartitionSpec],
-) -> list[Known]:
-    """Joins what the trace and the arrays show with what `init` or `shard` saw."""
-    structs = jax.tree.leaves(traced.args)
-    shapes = [tuple(structs[i].shape) for i in layout.state_flat]
-    before = [Known(shape=shape) for shape in shapes]
-    if known is not None and [k.shape for k in known] == shapes:
-        before = list(known)
-    return [
-        Known(
-            shape=shape,
-            base_spec=old.base_spec if any(old.base_spec) else given[flat],
-            is_stacked=old.is_stacked or (scanned[flat] and bool(shape)),
-        )
-        for flat, shape, old in zip(layout.state_flat, shapes, before, strict=True)
-    ]
-
-
-def _wrap(
+def wrap_program(
     function: StepFunction,
     traced: TracedCall,
     step: TracedStep,
     plan: Plan,
-    layout: _Layout,
+    layout: Layout,
     matched: Matched,
 ) -> Program:
+    """Puts a rewritten step under `jax.jit` with the placements of its plan.
+
+    Args:
+      function: the user's step.
+      traced: how it was traced.
+      step: the rewritten program.
+      plan: its plan.
+      layout: flat positions.
+      matched: its state arguments.
+
+    Returns:
+      The program. Nothing is compiled yet.
+    """
     evaluate = jaxpr_callable(step.jaxpr)
     structs, in_treedef = jax.tree.flatten(traced.args)
     out_treedef = jax.tree.structure(traced.out)
@@ -370,7 +228,7 @@ def _differs(got: Any, built: jax.ShapeDtypeStruct) -> bool:
 
 
 def _keeps_order(
-    layout: _Layout, num_state: int, rest_shapes: Sequence[tuple[int, ...]]
+    layout: Layout, num_state: int, rest_shapes: Sequence[tuple[int, ...]]
 ) -> bool:
     """Says whether donation may match outputs to inputs in the user's order.
 

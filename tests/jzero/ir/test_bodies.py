@@ -1,80 +1,155 @@
-"""Slots connect bodies to equations; other bodies keep the equation's meaning."""
+"""How operands reach bodies: every slot is checked against the values it names."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
-import numpy as np
+import pytest
 
-from jzero.compat.jaxpr import inner, jaxpr_callable, rebuild
-from jzero.ir.bodies import bodies_of, with_bodies
-from tests.jzero.ir.build import struct, trace
-
-
-def only_eqn(function, *shapes):
-    (eqn,) = [e for e in inner(trace(function, *shapes)).eqns if bodies_of(e)]
-    return eqn
+from jzero.compat.jaxpr import inner
+from jzero.ir.bodies import LOOP_NAMES, REMAT_NAMES, Body, bodies_of, with_bodies
+from jzero.ir.edit import Editor
+from tests.jzero.ir.jaxprs import eqn_of, trace
+from tests.jzero.passes.steps import line_mesh
 
 
-def test_scan_slots() -> None:
-    def function(w, c, xs):
-        return jax.lax.scan(lambda c, x: (c @ w + x, c.sum()), c, xs)
+@jax.custom_jvp
+def with_jvp(x: jax.Array, y: jax.Array) -> jax.Array:
+    return x * y[0]
 
-    eqn = only_eqn(function, struct(4, 4), struct(2, 4), struct(3, 2, 4))
-    (body,) = bodies_of(eqn)
+
+with_jvp.defjvp(lambda primals, tangents: (with_jvp(*primals), tangents[0]))
+
+
+@jax.custom_vjp
+def with_vjp(x: jax.Array, y: jax.Array) -> jax.Array:
+    return x * y[0]
+
+
+with_vjp.defvjp(lambda x, y: (with_vjp(x, y), None), lambda _, ct: (ct, ct))
+
+
+def two(function: Callable[..., Any]) -> Any:
+    """Traces a function of an (8,) and an (8, 4) array."""
+    return trace(function, (8,), (8, 4))
+
+
+# Primitive -> a program that holds it. All have an (8,) and an (8, 4) operand.
+HOLDERS: dict[str, Callable[[Any, Any], Any]] = {
+    "scan": lambda x, y: jax.lax.scan(lambda c, s: (c + s.sum(), c), x, y),
+    "while": lambda x, y: jax.lax.while_loop(
+        lambda c: (c[0].sum() < 1) & (y.sum() > 0),
+        lambda c: (c[0] + y[:, 0], c[1]),
+        (x, y),
+    ),
+    "cond": lambda x, y: jax.lax.cond(
+        x[0] > 0, lambda a, b: (b, a), lambda a, b: (b * 2, a), x, y
+    ),
+    "jit": lambda x, y: jax.jit(lambda a, b: (b, a * 2))(x, y),
+    "remat2": lambda x, y: jax.checkpoint(lambda a, b: (b * 2, a * 2))(x, y),
+    "custom_jvp_call": with_jvp,
+    "custom_vjp_call": with_vjp,
+}
+
+
+def _held(name: str) -> tuple[Any, tuple[Body, ...]]:
+    jaxpr = two(HOLDERS[name])
+    names = ("remat2", "checkpoint") if name == "remat2" else (name,)
+    eqn = next(e for e in jaxpr.eqns if e.primitive.name in names)
+    return eqn, bodies_of(eqn)
+
+
+@pytest.mark.parametrize("name", HOLDERS)
+def test_slots_name_operands_and_results_of_fitting_shape(name: str) -> None:
+    eqn, bodies = _held(name)
+    assert bodies
+    for body in bodies:
+        jaxpr = inner(body.jaxpr)
+        for slot, var in zip(body.ins, jaxpr.invars, strict=True):
+            outer = eqn.invars[slot.index].aval.shape
+            assert var.aval.shape == (outer[1:] if slot.is_stacked else outer)
+        for slot, var in zip(body.outs, jaxpr.outvars, strict=True):
+            if slot.index >= 0:
+                outer = eqn.outvars[slot.index].aval.shape
+                assert var.aval.shape == (outer[1:] if slot.is_stacked else outer)
+        for position, out in body.carries:
+            assert jaxpr.invars[position].aval == jaxpr.outvars[out].aval
+
+
+@pytest.mark.parametrize("name", HOLDERS)
+def test_a_replaced_body_is_the_one_that_runs(name: str) -> None:
+    eqn, bodies = _held(name)
+    new = [Editor(line_mesh()) for _ in bodies]
+    jaxprs = []
+    for editor, body in zip(new, bodies, strict=True):
+        for inner_eqn in inner(body.jaxpr).eqns:
+            editor.copy(inner_eqn)
+        tied = editor.tie(inner(body.jaxpr).invars[0], like=None, scope="test")
+        assert tied
+        jaxprs.append(editor.finish(body.jaxpr))
+    params = with_bodies(eqn, bodies, jaxprs)
+    again = bodies_of(eqn.replace(params=params))
+    assert [b.jaxpr for b in again] == jaxprs
+    assert {k for k in params if params[k] is not eqn.params[k]} == {
+        b.param for b in bodies
+    }
+
+
+def test_scan_tells_constants_carries_and_rows_apart() -> None:
+    jaxpr = trace(
+        lambda k, c, xs: jax.lax.scan(lambda c, x: (c + k * x, (x, c)), c, xs),
+        (4,),
+        (4,),
+        (8, 4),
+    )
+    (body,) = bodies_of(eqn_of(jaxpr, "scan"))
     assert [(s.index, s.is_stacked) for s in body.ins] == [
         (0, False),
         (1, False),
         (2, True),
     ]
-    assert [(s.index, s.is_stacked) for s in body.outs] == [(0, False), (1, True)]
+    assert [(s.index, s.is_stacked) for s in body.outs] == [
+        (0, False),
+        (1, True),
+        (2, True),
+    ]
     assert body.carries == ((1, 0),)
 
 
-def test_while_has_a_body_and_a_condition() -> None:
-    def function(w, x, n):
-        return jax.lax.while_loop(
-            lambda c: c[0] < n, lambda c: (c[0] + 1, c[1] @ w), (0, x)
-        )
-
-    body, cond = bodies_of(only_eqn(function, struct(4, 4), struct(2, 4), struct()))
-    assert body.param == "body_jaxpr" and len(body.carries) == 2
-    assert cond.param == "cond_jaxpr" and cond.outs[0].index == -1
-    carried = {body.ins[i].index for i, _ in body.carries}
-    assert {s.index for s in cond.ins} - carried  # the limit is a constant
+def test_while_shares_its_carries_between_test_and_body() -> None:
+    eqn, (body, cond) = _held("while")
+    assert (body.param, cond.param) == ("body_jaxpr", "cond_jaxpr")
+    shared = {s.index for s in body.ins} & {s.index for s in cond.ins}
+    assert shared == set(range(len(eqn.invars) - len(eqn.outvars), len(eqn.invars)))
+    assert [s.index for s in cond.outs] == [-1]
+    assert len(body.carries) == len(eqn.outvars)
 
 
-def test_cond_branches_share_operands() -> None:
-    def function(w, x):
-        return jax.lax.cond(x.sum() > 0, lambda a: a + 1, lambda a: a * 2, w)
-
-    one, two = bodies_of(only_eqn(function, struct(4), struct(4)))
-    assert one.ins == two.ins
-    assert (one.position, two.position) == (0, 1)
+def test_a_branch_does_not_see_the_index() -> None:
+    eqn, bodies = _held("cond")
+    assert [b.position for b in bodies] == [0, 1]
+    assert 0 not in {s.index for b in bodies for s in b.ins}
 
 
-def test_opaque_equations_have_no_bodies() -> None:
-    def function(x):
-        return jax.lax.custom_root(
-            lambda v: v - x, x, lambda f, v: v, lambda g, y: y / g(1.0)
-        )
+def test_bodies_that_nobody_may_walk_into_are_opaque() -> None:
+    mesh = line_mesh()
+    spec = jax.sharding.PartitionSpec()
+    region = jax.shard_map(jnp.sin, mesh=mesh, in_specs=spec, out_specs=spec)
+    solve = trace(
+        lambda b: jax.lax.custom_linear_solve(
+            lambda v: 2 * v, b, lambda _, v: v / 2, symmetric=True
+        ),
+        (4,),
+    )
+    assert bodies_of(eqn_of(trace(region, (8,)), "shard_map")) == ()
+    assert bodies_of(eqn_of(solve, "custom_linear_solve")) == ()
+    assert bodies_of(eqn_of(trace(jnp.sin, (4,)), "sin")) == ()
 
-    eqns = inner(trace(function, struct())).eqns
-    assert all(not bodies_of(e) for e in eqns if e.primitive.name == "custom_root")
 
-
-def test_new_bodies_of_one_signature_take_effect() -> None:
-    def function(x):
-        return jax.lax.cond(x.sum() > 0, lambda a: a + 1, lambda a: a * 2, x)
-
-    jaxpr = trace(function, struct(4))
-    eqns = []
-    for eqn in inner(jaxpr).eqns:
-        bodies = bodies_of(eqn)
-        if bodies:
-            swapped = [b.jaxpr for b in reversed(bodies)]
-            eqn = eqn.replace(params=with_bodies(eqn, bodies, swapped))
-        eqns.append(eqn)
-    run = jaxpr_callable(rebuild(jaxpr, eqns=eqns))
-    np.testing.assert_array_equal(run(jnp.ones(4))[0], 2 * np.ones(4))
-    np.testing.assert_array_equal(run(-jnp.ones(4))[0], np.zeros(4))
+def test_names_of_loops_and_remat() -> None:
+    assert {"scan", "while"} == LOOP_NAMES
+    remat = two(HOLDERS["remat2"]).eqns[0].primitive.name
+    assert remat in REMAT_NAMES

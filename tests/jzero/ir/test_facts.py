@@ -1,39 +1,100 @@
-"""What a program says about the dims of its inputs and outputs."""
+"""What planning learns from a program."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jzero.ir.facts import constrained_outputs, scanned_inputs, stacked_outputs
-from tests.jzero.ir.build import scanned, struct, trace
-
-MESH = Mesh(np.array(jax.devices()), ("data",))
-
-
-def test_scanned_inputs_through_casts_and_calls() -> None:
-    def function(w, x, v):
-        return jax.jit(scanned)(w * 2, x) + v.sum().astype(jnp.bfloat16)
-
-    jaxpr = trace(function, struct(3, 8, 8), struct(4, 8), struct(3))
-    assert scanned_inputs(jaxpr) == (True, False, False)
+from tests.jzero.ir.jaxprs import trace
+from tests.jzero.passes.steps import line_mesh
 
 
-def test_stacked_outputs_of_an_initialiser() -> None:
-    def create(x):
-        _, ys = jax.lax.scan(lambda c, _: (c, c * 2), x, None, length=5)
-        return ys.astype(jnp.bfloat16), x, jax.jit(lambda v: v + 1)(ys)
-
-    assert stacked_outputs(trace(create, struct(4))) == (True, False, True)
+def _turn(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+    return x * w, None
 
 
-def test_specs_of_the_users_own_constraints() -> None:
-    def create(x):
-        placed = NamedSharding(MESH, P(None, "data"))
-        return jax.jit(lambda v: jax.lax.with_sharding_constraint(v, placed) * 2)(x), x
+def test_what_a_scan_consumes_is_scanned() -> None:
+    def run(ws: jax.Array, const: jax.Array, x: jax.Array) -> Any:
+        return jax.lax.scan(lambda x, w: (x * w + const, None), x, ws)
 
-    specs = constrained_outputs(trace(create, struct(4, 8)))
-    assert specs == (P(None, "data"), None)
+    assert scanned_inputs(trace(run, (3, 4), (4,), (4,))) == (True, False, False)
+
+
+def test_casts_arithmetic_and_calls_do_not_hide_a_scan() -> None:
+    def run(ws: jax.Array, x: jax.Array) -> Any:
+        ws = jnp.tanh(ws.astype(jnp.bfloat16) * 2)
+        body = jax.jit(lambda ws, x: jax.lax.scan(_turn, x, ws))
+        return jax.checkpoint(body)(ws, x.astype(jnp.bfloat16))
+
+    assert scanned_inputs(trace(run, (3, 4), (4,))) == (True, False)
+
+
+def test_a_scan_within_a_scan_consumes_both() -> None:
+    def run(rows: jax.Array, ws: jax.Array, x: jax.Array) -> Any:
+        inside = lambda x, row: (jax.lax.scan(_turn, x + row, ws)[0], None)  # noqa: E731
+        return jax.lax.scan(inside, x, rows)
+
+    assert scanned_inputs(trace(run, (5, 4), (3, 4), (4,))) == (True, True, False)
+
+
+def test_a_scalar_beside_a_scanned_array_is_not_scanned() -> None:
+    run = lambda ws, s, x: jax.lax.scan(_turn, x, ws * s)  # noqa: E731
+    assert scanned_inputs(trace(run, (3, 4), (), (4,))) == (True, False, False)
+
+
+def test_the_gradient_of_a_scanned_model_scans_its_layers() -> None:
+    def run(ws: jax.Array, x: jax.Array) -> Any:
+        loss = lambda ws: jax.lax.scan(_turn, x, ws)[0].sum()  # noqa: E731
+        return ws - jax.grad(loss)(ws)
+
+    assert scanned_inputs(trace(run, (3, 4), (4,))) == (True, False)
+
+
+def test_what_a_scan_stacks_is_stacked() -> None:
+    def create(x: jax.Array) -> Any:
+        _, ws = jax.lax.scan(lambda c, _: (c + 1, c * 2), x, None, length=3)
+        return {"direct": ws, "cast": ws.astype(jnp.bfloat16) * 2, "other": x}
+
+    jaxpr = trace(create, (4,))
+    assert stacked_outputs(jaxpr) == (True, True, False)
+
+
+def test_stacks_are_seen_through_calls_and_constraints() -> None:
+    sharding = NamedSharding(line_mesh(), P())
+
+    def create(x: jax.Array) -> Any:
+        ws = jax.lax.map(lambda i: x + i, jnp.arange(3.0))
+        call = jax.jit(lambda ws, x: (ws * 2, x))
+        ws, y = call(jax.lax.with_sharding_constraint(ws, sharding), x)
+        zeros = jnp.zeros_like(ws)  # nothing is known of these
+        return ws, y, zeros, jax.jit(lambda x: jax.lax.map(jnp.sin, x))(ws)
+
+    assert stacked_outputs(trace(create, (4,))) == (True, False, False, True)
+
+
+def test_a_constraint_of_the_user_is_found_on_an_output() -> None:
+    mesh = line_mesh()
+
+    def put(x: jax.Array, *spec: str | None) -> jax.Array:
+        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*spec)))
+
+    def create(x: jax.Array) -> Any:
+        w = put(x, None, "data")
+        called = jax.jit(lambda x: put(x, "data"))(x)
+        stacked = jax.lax.map(lambda s: put(x * s, "data", None), jnp.arange(3.0))
+        return w * 2, called, stacked, x, w + put(x, "data"), w.T
+
+    specs = constrained_outputs(trace(create, (8, 8)))
+    assert specs == (
+        P(None, "data"),
+        P("data"),
+        P(None, "data", None),
+        None,
+        P(None, "data"),
+        None,
+    )

@@ -1,87 +1,208 @@
-"""Marks follow shards forward, and stop where the whole is needed."""
+"""Where shards of the state go: the forward analysis."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.ad_checkpoint import checkpoint_name
 
 from jzero.compat.jaxpr import inner
-from jzero.ir.marks import Analysis
-from tests.jzero.ir.build import mark, scanned, struct, trace
+from jzero.ir.bodies import bodies_of
+from jzero.ir.marks import (
+    Analysis,
+    Mark,
+    enter_marks,
+    leave_mark,
+    same_placement,
+)
+from tests.jzero.ir.jaxprs import DATA, eqn_of, shard, trace
 
-W = mark(None, "data")
+W = shard(None, DATA)  # of an (8, 4) array
 
 
-def outs(function, shapes, marks):
-    return Analysis().flow(trace(function, *shapes), marks).outs
+def outs(function: Callable[..., Any], *marked: Any) -> list[Any]:
+    """Dims of each output; arguments are (shape, mark) pairs or bare shapes."""
+    pairs = [m if isinstance(m[-1], Mark) else (m, None) for m in marked]
+    shapes, marks = zip(*pairs, strict=True)
+    flow = Analysis().flow(trace(function, *shapes), marks)
+    return [None if m is None else m.dims for m in flow.outs]
 
 
 @pytest.mark.parametrize(
-    ("function", "dims"),
-    (
-        (lambda w: jnp.tanh(w.astype(jnp.bfloat16)) * 2, (None, "data")),
-        (lambda w: w.T, ("data", None)),
-        (lambda w: jax.jit(lambda v: v + 1)(w), (None, "data")),
-        (lambda w: jax.checkpoint(lambda v: v + 1)(w), (None, "data")),
-        (lambda w: jax.nn.relu(w), (None, "data")),
-        (lambda w: jax.lax.cond(w.sum() > 0, lambda v: v, lambda v: -v, w), W.dims),
-        (lambda w: jax.lax.fori_loop(0, 3, lambda i, v: v * 2, w), W.dims),
-        (lambda w: w @ w.T, None),
+    ("function", "wanted"),
+    [
+        (lambda w: w.astype(jnp.bfloat16), (None, DATA)),
+        (lambda w: jnp.tanh(w) * 2 + 1, (None, DATA)),
+        (lambda w: w.T, (DATA, None)),
+        (lambda w: w[None], (None, None, DATA)),
+        (lambda w: w[:2], (None, DATA)),
+        (lambda w: w[:, :2], None),
+        (lambda w: w.sum(0), (DATA,)),
+        (lambda w: w.sum(1), None),
         (lambda w: w.sum(), None),
+        (lambda w: w @ w.T, None),
+        (lambda w: jnp.sort(w), None),
         (lambda w: w.reshape(-1), None),
-    ),
+        (lambda w: jax.lax.optimization_barrier(w), (None, DATA)),
+        (lambda w: jnp.where(w > 0, w, 0.0), (None, DATA)),
+        (lambda w: w[0, 0], None),
+    ],
 )
-def test_one_leaf(function, dims) -> None:
-    (out,) = outs(function, (struct(8, 16),), (W,))
-    assert (None if out is None else out.dims) == dims
+def test_a_mark_follows_what_works_on_the_shard(
+    function: Callable[..., Any], wanted: Any
+) -> None:
+    assert outs(function, ((8, 4), W)) == [wanted]
 
 
-def test_casts_share_a_root_and_derived_values_do_not() -> None:
-    def function(w):
-        one = w.astype(jnp.bfloat16)
-        return one, jax.lax.convert_element_type(w, jnp.bfloat16), one * 2
-
-    jaxpr = trace(function, struct(8, 16))
-    marks = Analysis().flow(jaxpr, (W,)).marks
-    first, second, derived = (marks[v] for v in inner(jaxpr).outvars)
-    assert first.key == second.key == (inner(jaxpr).invars[0], ("bfloat16",))
-    assert derived.key not in (first.key, marks[inner(jaxpr).invars[0]].key)
+def test_the_user_s_own_axis_stays_in_the_base() -> None:
+    mark = shard(DATA, "model", base=(None, "model"))
+    flow = Analysis().flow(trace(lambda w: (w.T, w.sum(1), w.sum(0)), (8, 4)), [mark])
+    turned, rows, columns = flow.outs
+    assert turned is not None and rows is not None
+    assert (turned.dims, turned.base) == (("model", DATA), ("model", None))
+    assert (rows.dims, rows.base) == ((DATA,), (None,))
+    assert columns is None  # nothing of the ZeRO axis is left
 
 
-def test_a_stacked_weight_is_a_shard_in_every_turn() -> None:
-    jaxpr = trace(scanned, struct(3, 8, 8), struct(4, 8))
+def test_every_variable_that_is_a_shard_is_known() -> None:
+    jaxpr = trace(lambda w, x: (x @ jnp.tanh(w), w.sum()), (8, 4), (2, 8))
+    marks = Analysis().flow(jaxpr, [W, None]).marks
+    assert set(marks) == {inner(jaxpr).invars[0], eqn_of(jaxpr, "tanh").outvars[0]}
+
+
+def test_a_chain_of_casts_keeps_its_root() -> None:
+    def run(w: jax.Array) -> Any:
+        half = checkpoint_name(w.astype(jnp.bfloat16), "kept")
+        again = w.astype(jnp.bfloat16)
+        wide = half.astype(jnp.float32)
+        return half, again, wide, w * 2
+
+    jaxpr = trace(run, (8, 4))
+    marks = Analysis().flow(jaxpr, [W]).marks
+    half, again, wide, doubled = (marks[v] for v in inner(jaxpr).outvars)
+    root = inner(jaxpr).invars[0]
+    assert half.key == again.key == (root, ("bfloat16",))
+    assert wide.key == (root, ("bfloat16", "float32"))
+    assert doubled.key == (inner(jaxpr).outvars[3], ())
+
+
+def test_branches_must_agree() -> None:
+    def run(w: jax.Array, p: jax.Array) -> Any:
+        same = jax.lax.cond(p[0] > 0, lambda w: w * 2, lambda w: w, w)
+        other = jax.lax.cond(p[0] > 0, lambda w: jnp.sort(w), lambda w: w, w)
+        return same, other
+
+    assert outs(run, ((8, 4), W), (1,)) == [(None, DATA), None]
+
+
+def test_a_scan_unstacks_and_stacks() -> None:
+    def run(ws: jax.Array, x: jax.Array) -> Any:
+        return jax.lax.scan(lambda x, w: (x, (w * 2, x)), x, ws)
+
+    stacked = ((3, 8, 4), shard(None, None, DATA))
+    assert outs(run, stacked, (2,)) == [None, (None, None, DATA), None]
+
+
+def test_a_sharded_leading_dim_does_not_enter_a_scan() -> None:
+    def run(ws: jax.Array) -> Any:
+        return jax.lax.scan(lambda x, w: (x, w * 2), 0.0, ws)[1]
+
+    assert outs(run, ((8, 4), shard(DATA, None))) == [None]
+
+
+def test_a_carry_stays_a_shard_if_every_turn_leaves_it_one() -> None:
+    def run(m: jax.Array, xs: jax.Array) -> Any:
+        return jax.lax.scan(lambda m, x: (m * 0.9 + x, None), m, xs)[0]
+
+    assert outs(run, ((8, 4), W), (3, 8, 4)) == [(None, DATA)]
+
+
+@pytest.mark.parametrize(
+    "turn", [lambda m: m.T, lambda m: m @ m, lambda m: jnp.sort(m)]
+)
+def test_a_carry_that_does_not_stay_is_gathered(turn: Callable[..., Any]) -> None:
+    run = lambda m: jax.lax.fori_loop(0, 3, lambda _, m: turn(m), m)  # noqa: E731
+    assert outs(run, ((8, 8), W)) == [None]
+
+
+def test_one_unstable_carry_drags_those_that_read_it() -> None:
+    def run(a: jax.Array, b: jax.Array, c: jax.Array) -> Any:
+        return jax.lax.fori_loop(
+            0, 3, lambda _, s: (jnp.sort(s[0]), s[0] * 2, s[2] + 1), (a, b, c)
+        )
+
+    square = ((8, 8), W)
+    assert outs(run, square, square, square) == [None, None, (None, DATA)]
+
+
+def test_carries_that_change_places() -> None:
+    run = lambda a, b: jax.lax.fori_loop(0, 3, lambda _, s: (s[1], s[0]), (a, b))  # noqa: E731
+    assert outs(run, ((8, 8), W), ((8, 8), W)) == [(None, DATA)] * 2
+    assert outs(run, ((8, 8), W), ((8, 8), shard(DATA, None))) == [None, None]
+    assert outs(run, ((8, 8), W), (8, 8)) == [None, None]
+
+
+def test_a_while_s_constants_reach_test_and_body() -> None:
+    def run(w: jax.Array, x: jax.Array) -> Any:
+        return jax.lax.while_loop(
+            lambda c: (c * w).sum() < 9, lambda c: c + w * 2, jnp.zeros_like(w)
+        ), jax.lax.while_loop(lambda c: c.sum() < 9, lambda c: c + x, x)
+
+    jaxpr = trace(run, (8, 4), (2,))
     analysis = Analysis()
-    flow = analysis.flow(jaxpr, (mark(None, None, "data"), None))
-    assert flow.outs == (None,)
-    inside = analysis.flow(
-        next(e for e in inner(jaxpr).eqns if e.primitive.name == "scan").params[
-            "jaxpr"
-        ],
-        (None, mark(None, "data")),
-    )
-    assert any(m.casts == ("bfloat16",) for m in inside.marks.values())
+    analysis.flow(jaxpr, [W, None])
+    eqn = eqn_of(jaxpr, "while")
+    body, cond = bodies_of(eqn)
+    operands = [W if v is inner(jaxpr).invars[0] else None for v in eqn.invars]
+    for part in (body, cond):
+        entered = enter_marks(part, operands)
+        assert [m is not None for m in entered] == [True, False]
+        multiplied = eqn_of(part.jaxpr, "mul").outvars[0]
+        assert analysis.flow(part.jaxpr, entered).marks[multiplied].dims == W.dims
 
 
-def test_a_sharded_scan_dim_does_not_enter() -> None:
-    (out,) = outs(
-        lambda w: jax.lax.scan(lambda c, v: (c, v * 2), 0.0, w)[1],
-        (struct(8, 4),),
-        (mark("data", None),),
-    )
-    assert out is None
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        jax.jit,
+        jax.checkpoint,
+        lambda f: jax.jit(jax.jit(f)),
+        lambda f: lambda w: jax.lax.cond(w[0, 0] > 0, f, f, w),
+        lambda f: lambda w: jax.lax.fori_loop(0, 2, lambda _, m: f(m), w),
+    ],
+)
+def test_marks_go_through_bodies(wrap: Callable[..., Any]) -> None:
+    assert outs(wrap(lambda w: jnp.tanh(w) * 2), ((8, 4), W)) == [(None, DATA)]
 
 
-def test_a_carry_that_is_replaced_is_no_shard() -> None:
-    def function(w, x):
-        return jax.lax.fori_loop(0, 3, lambda i, c: x @ x, w)
+def test_a_root_means_nothing_outside_its_body() -> None:
+    jaxpr = trace(jax.jit(lambda w: w.astype(jnp.bfloat16)), (8, 4))
+    flow = Analysis().flow(jaxpr, [W])
+    (mark,) = flow.outs
+    assert mark is not None and mark.root is None
+    assert flow.marks[inner(jaxpr).outvars[0]].key == (inner(jaxpr).outvars[0], ())
 
-    assert outs(function, (struct(8, 8), struct(8, 8)), (W, None)) == (None,)
+
+def test_an_analysis_is_made_once_per_set_of_marks() -> None:
+    jaxpr = trace(lambda w: w * 2, (8, 4))
+    analysis = Analysis()
+    assert analysis.flow(jaxpr, [W]) is analysis.flow(jaxpr, (W,))
+    assert analysis.flow(jaxpr, [W]) is not analysis.flow(jaxpr, [None])
 
 
-def test_user_axes_remain_in_the_base() -> None:
-    placed = mark("data", "model").__class__(
-        dims=("data", "model"), base=(None, "model"), leaf=0
-    )
-    (out,) = outs(lambda w: w.T * 2, (struct(8, 8),), (placed,))
-    assert (out.dims, out.base) == (("model", "data"), ("model", None))
+def test_same_placement() -> None:
+    assert same_placement(W, shard(None, DATA, leaf=7))
+    assert not same_placement(W, shard(DATA, None))
+    assert not same_placement(W, None)
+    assert same_placement(None, None)
+
+
+def test_leaving_a_loop_stacks() -> None:
+    assert leave_mark(W, is_stacked=False) is W
+    assert leave_mark(None, is_stacked=True) is None
+    left = leave_mark(W, is_stacked=True)
+    assert left is not None and left.dims == (None, None, DATA)

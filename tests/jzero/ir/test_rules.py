@@ -1,41 +1,122 @@
-"""What equations do to the placement of their operands."""
+"""What one equation does to a placement."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 
-from jzero.compat.jaxpr import inner
-from jzero.ir.rules import is_elementwise, is_reduction, move_dims, moves_dims
-from tests.jzero.ir.build import struct, trace
+from jzero.ir.rules import (
+    ELEMENTWISE,
+    is_array,
+    is_elementwise,
+    is_reduction,
+    move_dims,
+    moves_dims,
+)
+from tests.jzero.ir.jaxprs import DATA, eqn_of, trace
 
-DIMS = (None, "data")
+D = (DATA, None)  # of an (8, 4) array
 
 
 @pytest.mark.parametrize(
-    ("function", "wanted"),
-    (
-        (lambda x: x.T, ("data", None)),
-        (lambda x: x[None], (None, None, "data")),
-        (lambda x: jax.lax.slice(x, (1, 0), (3, 8)), DIMS),
-        (lambda x: jax.lax.slice(x, (0, 0), (4, 4)), None),
-        (lambda x: x.reshape(32), None),
-        (lambda x: x.sum(0), ("data",)),
-        (lambda x: x.sum(1), (None,)),
-        (lambda x: jax.lax.broadcast_in_dim(x, (3, 4, 8), (1, 2)), None),
-    ),
+    ("name", "function", "dims", "wanted"),
+    [
+        ("transpose", lambda x: x.T, D, (None, DATA)),
+        ("reshape", lambda x: x.reshape(8, 1, 4), D, (DATA, None, None)),
+        ("reshape", lambda x: x.reshape(4, 8), D, None),
+        ("reshape", lambda x: x.reshape(32), D, None),
+        ("broadcast_in_dim", lambda x: x[None], D, (None, DATA, None)),
+        ("slice", lambda x: x[:, 1:3], D, D),
+        ("slice", lambda x: x[2:4], D, None),
+        ("slice", lambda x: x[:, ::2], D, None),
+        ("slice", lambda x: x[2:4], (None, DATA), (None, DATA)),
+        ("squeeze", lambda x: x.reshape(8, 1, 4).squeeze(1), (DATA, None, None), D),
+        ("squeeze", lambda x: x[:1].squeeze(0), (DATA, None), None),
+        ("reduce_sum", lambda x: x.sum(1), D, (DATA,)),
+        ("reduce_sum", lambda x: x.sum(0), D, (None,)),
+        ("reduce_max", lambda x: x.max(), D, ()),
+        ("reduce_min", lambda x: x.min(1), D, (DATA,)),
+        ("reduce_prod", lambda x: x.prod(1), D, (DATA,)),
+        ("reduce_and", lambda x: (x > 0).all(1), D, (DATA,)),
+        ("reduce_or", lambda x: (x > 0).any(1), D, (DATA,)),
+    ],
 )
-def test_rearrangements(function, wanted) -> None:
-    (eqn,) = inner(trace(function, struct(4, 8))).eqns[-1:]
+def test_rearranging_follows_the_shard(
+    name: str, function: Callable[..., Any], dims: Any, wanted: Any
+) -> None:
+    eqn = eqn_of(trace(function, (8, 4)), name)
     assert moves_dims(eqn)
-    assert move_dims(eqn, DIMS) == wanted
+    assert move_dims(eqn, dims) == wanted
 
 
-def test_elementwise_needs_equal_shapes_or_scalars() -> None:
-    eqns = inner(trace(lambda x, s: jnp.tanh(x * s), struct(4), struct())).eqns
-    assert all(is_elementwise(e) for e in eqns)
-    (eqn,) = inner(trace(lambda x: x @ x, struct(4, 4))).eqns
-    assert not is_elementwise(eqn) and not moves_dims(eqn)
-    (eqn,) = inner(trace(lambda x: jax.lax.reduce_max(x, (0,)), struct(4, 4))).eqns
-    assert is_reduction(eqn)
+def test_a_repeated_array_is_not_the_same_array() -> None:
+    eqn = eqn_of(trace(lambda x: jnp.broadcast_to(x, (4, 8)), (8,)), "broadcast_in_dim")
+    assert move_dims(eqn, (DATA,)) is None
+
+
+def test_a_dynamic_slice_may_not_cut_the_split_dim() -> None:
+    def row(x: jax.Array, i: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_slice(x, (i, 0), (1, 4))
+
+    eqn = eqn_of(trace(row, (8, 4), jax.ShapeDtypeStruct((), "int32")), "dynamic_slice")
+    assert move_dims(eqn, (None, DATA)) == (None, DATA)
+    assert move_dims(eqn, (DATA, None)) is None
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: x + y,
+        lambda x, y: jnp.where(x > y, x, y),
+        lambda x, y: x.astype(jnp.bfloat16),
+        lambda x, y: jax.lax.clamp(0.0, x, 1.0),
+        lambda x, y: x * 2.0,
+        lambda x, y: (
+            jax.ad_checkpoint.checkpoint_name(x, "a")
+            if hasattr(jax, "ad_checkpoint")
+            else jnp.tanh(x)
+        ),
+    ],
+)
+def test_elementwise(function: Callable[..., Any]) -> None:
+    jaxpr = trace(function, (8, 4), (8, 4))
+    names = {e.primitive.name for e in jaxpr.eqns if e.primitive.name in ELEMENTWISE}
+    assert names
+    assert all(is_elementwise(eqn_of(jaxpr, name)) for name in names)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x @ x.T,
+        lambda x: jnp.sort(x),
+        lambda x: jnp.cumsum(x, 0),
+        lambda x: jnp.fft.fft(x),
+        lambda x: x[::-1],
+        lambda x: jnp.concatenate([x, x]),
+        lambda x: jnp.argmax(x, 0),
+    ],
+)
+def test_what_no_rule_knows_needs_the_whole(function: Callable[..., Any]) -> None:
+    jaxpr = trace(function, (8, 4))
+    last = jaxpr.eqns[-1]
+    assert not is_elementwise(last)
+    assert not is_reduction(last)
+
+
+def test_only_reductions_may_run_on_a_shard_without_a_placement() -> None:
+    jaxpr = trace(lambda x: (x.sum(0), x.T, x.max()), (8, 4))
+    assert is_reduction(eqn_of(jaxpr, "reduce_sum"))
+    assert is_reduction(eqn_of(jaxpr, "reduce_max"))
+    assert not is_reduction(eqn_of(jaxpr, "transpose"))
+
+
+def test_arrays_are_not_scalars_and_not_references() -> None:
+    jaxpr = trace(lambda x: jax.freeze(jax.new_ref(x)) + x[0, 0], (8, 4))
+    assert is_array(jaxpr.jaxpr.invars[0].aval)
+    assert not is_array(eqn_of(jaxpr, "new_ref").outvars[0].aval)
+    assert not is_array(eqn_of(jaxpr, "squeeze").outvars[0].aval)

@@ -1,7 +1,8 @@
-"""Arithmetic on specs with one entry per dim."""
+"""Specs as plain tuples."""
 
 from __future__ import annotations
 
+import pytest
 from jax.sharding import PartitionSpec as P
 
 from jzero.ir.specs import (
@@ -16,29 +17,54 @@ from jzero.ir.specs import (
 )
 
 
-def test_padding_and_back() -> None:
+def test_a_spec_gets_one_entry_per_dim() -> None:
     assert to_dims(P("data"), 3) == ("data", None, None)
-    assert to_dims(P(None, ("a", "b")), 2) == (None, ("a", "b"))
-    assert to_spec(("data", None)) == P("data", None)
-    assert is_sharded(("data", None)) and not is_sharded((None, None))
+    assert to_dims(P(None, ("data", "model")), 2) == (None, ("data", "model"))
+    assert to_dims(["data", ["a", "b"]], 2) == ("data", ("a", "b"))
+    assert to_dims(P(), 0) == ()
+    assert to_spec((None, "data")) == P(None, "data")
 
 
-def test_the_leading_dim_of_a_loop() -> None:
-    assert stack(("data",)) == (None, "data")
-    assert unstack((None, "data")) == ("data",)
+def test_stacking_adds_a_whole_leading_dim() -> None:
+    assert stack(("data", None)) == (None, "data", None)
+    assert unstack(stack(("data", None))) == ("data", None)
+
+
+def test_a_sharded_leading_dim_cannot_be_unstacked() -> None:
     assert unstack(("data", None)) is None
     assert unstack(()) is None
 
 
-def test_permutations() -> None:
-    order = (2, 0, 1)
-    dims = ("a", "b", "c")
-    assert permute(dims, order) == ("c", "a", "b")
-    assert permute(permute(dims, order), inverse(order)) == dims
+@pytest.mark.parametrize("permutation", [(0, 1, 2), (2, 0, 1), (1, 2, 0), (2, 1, 0)])
+def test_the_inverse_undoes_a_permutation(permutation: tuple[int, ...]) -> None:
+    dims = ("a", None, "c")
+    assert permute(permute(dims, permutation), inverse(permutation)) == dims
 
 
-def test_only_units_may_come_and_go_in_a_reshape() -> None:
-    assert reshape_units((None, "data"), (4, 8), (4, 1, 8)) == (None, None, "data")
-    assert reshape_units((None, None, "data"), (4, 1, 8), (4, 8)) == (None, "data")
-    assert reshape_units(("data", None), (4, 8), (32,)) is None
-    assert reshape_units(("data", None), (1, 8), (8,)) is None
+@pytest.mark.parametrize(
+    ("dims", "old", "new", "wanted"),
+    [
+        (("data", None), (8, 4), (8, 1, 4), ("data", None, None)),
+        ((None, "data"), (8, 4), (1, 8, 4, 1), (None, None, "data", None)),
+        ((None, "data", None), (1, 8, 4), (8, 4), ("data", None)),
+        (("data",), (8,), (8,), ("data",)),
+        (("data",), (8,), (2, 4), None),
+        (("data", None), (8, 4), (32,), None),
+        (("data", None), (8, 4), (4, 8), None),
+        (("data", None), (1, 4), (4,), None),  # the dim of size 1 is the split one
+        (("data", None), (0, 4), (4, 0), None),
+    ],
+)
+def test_only_dims_of_size_one_may_come_and_go(
+    dims: tuple[str | None, ...],
+    old: tuple[int, ...],
+    new: tuple[int, ...],
+    wanted: tuple[str | None, ...] | None,
+) -> None:
+    assert reshape_units(dims, old, new) == wanted
+
+
+def test_is_sharded() -> None:
+    assert is_sharded((None, "data"))
+    assert not is_sharded((None, None))
+    assert not is_sharded(())
