@@ -210,10 +210,18 @@ def _is_bare_data(tree: Any) -> bool:
     return len(leaves) == 1 and leaves[0] is tree and not is_key_or_scalar(leaves[0])
 
 
+def _is_bare_number(tree: Any) -> bool:
+    leaves = jax.tree.leaves(tree)
+    is_bare = len(leaves) == 1 and leaves[0] is tree
+    return is_bare and not tree.shape and not is_key_dtype(tree.dtype)
+
+
 def _drop_data(
     names: Sequence[str], args: Sequence[Any], candidates: Sequence[int]
 ) -> list[int]:
     """Decides about bare arrays that some output resembles."""
+    # A learning rate and a loss are both scalars; neither is the other's state.
+    candidates = [i for i in candidates if not _is_bare_number(args[i])]
     bare = [i for i in candidates if _is_bare_data(args[i])]
     kept = [i for i in candidates if i not in bare]
     has_tree = any(

@@ -117,6 +117,7 @@ class Layout:
 
     @classmethod
     def of(cls, traced: TracedCall, matched: Matched) -> Layout:
+        """Returns the positions of a call whose state was found."""
         counts = [len(jax.tree.leaves(a)) for a in traced.args]
         starts = tuple(sum(counts[:i]) for i in range(len(counts)))
         state = tuple(starts[i] + k for i in matched.args for k in range(counts[i]))

@@ -91,5 +91,7 @@ def test_keys_and_scalars() -> None:
     assert is_key_or_scalar(struct())
     assert is_key_or_scalar(struct(2, dtype=jnp.uint32))
     assert not is_key_or_scalar(struct(2))
+    rate = match({"params": PARAMS, "rate": struct()}, (PARAMS, struct()))
+    assert rate.args == (0,)
     found = match({"params": PARAMS, "key": key}, (PARAMS, key))
     assert found.args == (0, 1)
