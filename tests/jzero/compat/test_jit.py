@@ -1,28 +1,58 @@
-"""What a jitted function says about itself."""
+"""Looking into functions that are already under `jax.jit`."""
 
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
+import pytest
 
 from jzero.compat.jit import is_jitted, unwrap_jit
 
 
-def step(a, b, mode="x"):
-    return a, b, mode
-
-
-def test_statics_of_nested_jits_are_joined() -> None:
-    one = functools.partial(jax.jit, static_argnames="mode")(step)
-    two = functools.partial(jax.jit, static_argnums=1)(one)
-    assert is_jitted(two)
-    function, nums, names = unwrap_jit(two)
-    assert function is step
-    assert 1 in nums and 2 in nums
-    assert "mode" in names
+def step(state: Any, batch: Any, mode: str = "train", *, scale: int = 1) -> Any:
+    """A step."""
+    return state
 
 
 def test_a_plain_function_is_itself() -> None:
     assert not is_jitted(step)
     assert unwrap_jit(step) == (step, (), ())
+
+
+@pytest.mark.parametrize(
+    ("options", "nums", "names"),
+    [
+        ({}, (), ()),
+        ({"donate_argnums": (0,)}, (), ()),
+        ({"static_argnums": 2}, (2,), ("mode",)),
+        ({"static_argnames": "mode"}, (2,), ("mode",)),
+        ({"static_argnames": ("scale",)}, (), ("scale",)),
+        ({"static_argnames": ("mode", "scale")}, (2,), ("mode", "scale")),
+    ],
+)
+def test_static_arguments_are_read(
+    options: dict[str, Any], nums: tuple[int, ...], names: tuple[str, ...]
+) -> None:
+    jitted = jax.jit(step, **options)
+    assert is_jitted(jitted)
+    assert unwrap_jit(jitted) == (step, nums, names)
+
+
+def test_layers_of_jit_are_all_taken_off() -> None:
+    outer = jax.jit(jax.jit(step, static_argnames="mode"), static_argnames="scale")
+    function, nums, names = unwrap_jit(outer)
+    assert function is step
+    assert (nums, names) == ((2,), ("mode", "scale"))
+
+
+def test_a_decorator_of_the_user_is_kept() -> None:
+    @functools.wraps(step)
+    def logged(*args: Any, **kwargs: Any) -> Any:
+        return step(*args, **kwargs)
+
+    assert not is_jitted(logged)
+    assert unwrap_jit(logged)[0] is logged
+    assert unwrap_jit(jax.jit(logged))[0] is logged
+    assert not is_jitted(functools.partial(step, mode="eval"))

@@ -1,86 +1,219 @@
-"""Gradients are wanted as shards where they meet one, back to their birth."""
+"""Which values are wanted as shards: the backward analysis."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import pytest
 
-from jzero.compat.jaxpr import inner
-from jzero.ir.demands import Demands
-from jzero.ir.marks import Analysis
-from tests.jzero.ir.build import mark, struct, trace
+from jzero.compat.jaxpr import AnyJaxpr, inner
+from jzero.ir.bodies import bodies_of
+from jzero.ir.demands import Demands, Wanted, meeting_dims, same_shape
+from jzero.ir.marks import Analysis, Mark
+from tests.jzero.ir.jaxprs import DATA, all_of, eqn_of, shard, trace
 
-W = mark(None, "data")
-SQUARE = struct(8, 8)
+W = shard(None, DATA)
+SHARD = (None, DATA)
+TURNED = (DATA, None)
 
 
-def wanted_names(function, shapes, marks, out_dims=None) -> list[str]:
-    """Primitives whose results are wanted as shards, in program order."""
-    jaxpr = trace(function, *shapes)
-    outs = out_dims or (None,) * len(inner(jaxpr).outvars)
-    dims = Demands(Analysis()).of(jaxpr, marks, outs).dims
+def demands_of(
+    jaxpr: AnyJaxpr,
+    marks: Sequence[Mark | None],
+    outs: Sequence[Any] | None = None,
+) -> tuple[Demands, Wanted]:
+    demands = Demands(Analysis())
+    out_dims = outs or [None] * len(inner(jaxpr).outvars)
+    return demands, demands.of(jaxpr, marks, out_dims)
+
+
+def births(jaxpr: AnyJaxpr, wanted: Wanted, name: str) -> list[Any]:
+    """Dims wanted of the first result of every equation of one primitive."""
     return [
-        e.primitive.name for e in inner(jaxpr).eqns if any(v in dims for v in e.outvars)
+        wanted.dims.get(e.outvars[0])
+        for e in inner(jaxpr).eqns
+        if e.primitive.name == name
     ]
 
 
-def test_a_gradient_is_wanted_from_its_dot_through_casts() -> None:
-    def function(w, x):
-        grad = (x.T @ x).astype(jnp.bfloat16).astype(jnp.float32)
-        return w - 0.1 * grad
+def test_what_meets_a_shard_is_wanted_as_one() -> None:
+    def step(w: jax.Array, x: jax.Array) -> Any:
+        return w - 0.1 * (x.T @ x)
 
-    names = wanted_names(function, (SQUARE, SQUARE), (W, None))
-    assert names[:2] == ["dot_general", "convert_element_type"] or names[1] == (
-        "dot_general"
-    )
-    assert "mul" in names
+    jaxpr = trace(step, (8, 8), (2, 8))
+    _, wanted = demands_of(jaxpr, [W, None])
+    assert births(jaxpr, wanted, "dot_general") == [SHARD]
+    assert wanted.ins == (None, None)
 
 
-def test_nothing_is_wanted_without_a_shard() -> None:
-    assert wanted_names(lambda w, x: w - x, (SQUARE, SQUARE), (None, None)) == []
+@pytest.mark.parametrize(
+    ("between", "at_birth"),
+    [
+        (lambda g: g.astype(jnp.float32), SHARD),
+        (lambda g: jnp.clip(g.astype(jnp.float32), -1, 1) * 2, SHARD),
+        (lambda g: g.T.astype(jnp.float32), TURNED),
+        (lambda g: jax.lax.optimization_barrier(g).astype(jnp.float32), SHARD),
+        (lambda g: jax.jit(lambda g: g.astype(jnp.float32) * 2)(g), SHARD),
+        (lambda g: jax.checkpoint(lambda g: g.T.astype(jnp.float32))(g), TURNED),
+        (lambda g: jnp.sort(g.astype(jnp.float32)), None),
+    ],
+)
+def test_a_demand_goes_back_to_the_birth(
+    between: Callable[..., Any], at_birth: Any
+) -> None:
+    def step(w: jax.Array, x: jax.Array) -> Any:
+        h = x.astype(jnp.bfloat16)
+        return w - between(h.T @ h)
+
+    jaxpr = trace(step, (8, 8), (2, 8))
+    _, wanted = demands_of(jaxpr, [W, None])
+    assert births(jaxpr, wanted, "dot_general") == [at_birth]
 
 
-def test_an_accumulator_is_wanted_before_inside_and_after_its_loop() -> None:
-    def function(w, xs):
-        zeros = jnp.zeros((8, 8))
-        total, _ = jax.lax.scan(lambda c, x: (c + x.T @ x, None), zeros, xs)
-        return w - total
-
-    jaxpr = trace(function, SQUARE, struct(3, 4, 8))
-    demands = Demands(Analysis())
-    dims = demands.of(jaxpr, (W, None), (None,)).dims
-    by_name = {e.primitive.name: e for e in inner(jaxpr).eqns}
-    scan = by_name["scan"]
-    assert dims[by_name["broadcast_in_dim"].outvars[0]] == W.dims
-    assert dims[scan.outvars[0]] == W.dims
-    found = demands.of(scan.params["jaxpr"], (None, None), (W.dims,))
-    assert found.ins[0] == W.dims
-    dots = [e for e in inner(scan.params["jaxpr"]).eqns if "dot" in e.primitive.name]
-    assert all(e.outvars[0] in found.dims for e in dots)
+def test_an_output_that_must_be_a_shard_is_wanted() -> None:
+    jaxpr = trace(lambda x: (x.T @ x * 2, x.T @ x * 3), (2, 8))
+    _, wanted = demands_of(jaxpr, [None], [SHARD, None])
+    assert births(jaxpr, wanted, "dot_general") == [SHARD, None]
 
 
-def test_gradients_meet_state_inside_a_branch() -> None:
-    def function(w, g):
-        grad = g.T @ g
-        return jax.lax.cond(g.sum() > 0, lambda w, d: w - d, lambda w, d: w, w, grad)
+def test_scalars_and_other_shapes_are_left_alone() -> None:
+    def step(w: jax.Array, x: jax.Array) -> Any:
+        norm = jnp.sqrt((x**2).sum())
+        return w * norm, x * norm
 
-    assert "dot_general" in wanted_names(function, (SQUARE, SQUARE), (W, None))
-
-
-def test_stacked_gradients_of_a_scanned_layer() -> None:
-    def function(w, xs):
-        return w - jax.lax.scan(lambda c, x: (c, x.T @ x), 0.0, xs)[1]
-
-    names = wanted_names(
-        function,
-        (struct(3, 8, 8), struct(3, 4, 8)),
-        (mark(None, None, "data"), None),
-    )
-    assert "scan" in names
+    jaxpr = trace(step, (8, 8), (2, 8))
+    _, wanted = demands_of(jaxpr, [W, None])
+    assert not wanted.dims
 
 
-def test_outputs_may_want_too() -> None:
-    names = wanted_names(
-        lambda x: (x.T @ x) * 2, (SQUARE,), (None,), out_dims=(("data", None),)
-    )
-    assert names[-2:] == ["dot_general", "mul"]
+def test_a_shard_is_not_wanted_of_a_shard() -> None:
+    jaxpr = trace(lambda w, m: w - 0.1 * (0.9 * m + w), (8, 8), (8, 8))
+    _, wanted = demands_of(jaxpr, [W, shard(*TURNED)])
+    assert not wanted.dims
+
+
+def test_an_accumulator_is_a_shard_in_every_turn() -> None:
+    def step(w: jax.Array, xs: jax.Array) -> Any:
+        turn = lambda g, x: (g + x.T @ x, None)  # noqa: E731
+        g, _ = jax.lax.scan(turn, jnp.zeros((8, 8)), xs)
+        return w - g
+
+    jaxpr = trace(step, (8, 8), (4, 2, 8))
+    demands, wanted = demands_of(jaxpr, [W, None])
+    scan = eqn_of(jaxpr, "scan")
+    assert wanted.dims[scan.outvars[0]] == SHARD
+    assert births(jaxpr, wanted, "broadcast_in_dim") == [SHARD]  # the zeros
+    entered = demands.enter(scan, bodies_of(scan), [None, None], [SHARD])
+    assert entered.operands == (SHARD, None)
+    (body,) = bodies_of(scan)
+    inside = demands.of(body.jaxpr, [None, None], entered.out_dims[0])
+    assert births(body.jaxpr, inside, "dot_general") == [SHARD]
+
+
+def test_a_carry_that_meets_a_shard_only_inside_is_wanted_outside() -> None:
+    def step(w: jax.Array, x: jax.Array) -> Any:
+        g = x.T @ x
+        return jax.lax.fori_loop(0, 3, lambda _, g: g + w, g)
+
+    jaxpr = trace(step, (8, 8), (2, 8))
+    _, wanted = demands_of(jaxpr, [W, None])
+    assert births(jaxpr, wanted, "dot_general") == [SHARD]
+
+
+def test_stacked_gradients_of_a_scan_are_wanted_unstacked_inside() -> None:
+    def step(ws: jax.Array, xs: jax.Array) -> Any:
+        _, gs = jax.lax.scan(lambda c, x: (c + 1, x.T @ x), 0.0, xs)
+        return ws - gs
+
+    jaxpr = trace(step, (4, 8, 8), (4, 2, 8))
+    demands, wanted = demands_of(jaxpr, [shard(None, *SHARD), None])
+    scan = eqn_of(jaxpr, "scan")
+    assert wanted.dims[scan.outvars[1]] == (None, *SHARD)
+    entered = demands.enter(scan, bodies_of(scan), [None, None], [None, (None, *SHARD)])
+    assert entered.out_dims == ((None, SHARD),)
+
+
+def test_branches_want_what_their_results_are_wanted_as() -> None:
+    def step(w: jax.Array, x: jax.Array) -> Any:
+        g = jax.lax.cond(x[0, 0] > 0, lambda x: x.T @ x, lambda x: jnp.zeros((8, 8)), x)
+        return w - g
+
+    jaxpr = trace(step, (8, 8), (2, 8))
+    demands, wanted = demands_of(jaxpr, [W, None])
+    cond = eqn_of(jaxpr, "cond")
+    assert wanted.dims[cond.outvars[0]] == SHARD
+    entered = demands.enter(cond, bodies_of(cond), [None, None], [SHARD])
+    assert entered.out_dims == ((SHARD,), (SHARD,))
+
+
+def test_a_demand_from_within_a_branch_reaches_the_operand() -> None:
+    def step(w: jax.Array, x: jax.Array) -> Any:
+        g = x.T @ x
+        return jax.lax.cond(x[0, 0] > 0, lambda w, g: w - g, lambda w, g: w, w, g)
+
+    jaxpr = trace(step, (8, 8), (2, 8))
+    _, wanted = demands_of(jaxpr, [W, None])
+    assert births(jaxpr, wanted, "dot_general") == [SHARD]
+
+
+def test_gradients_of_a_rematerialized_layer_are_found() -> None:
+    def step(w: jax.Array, x: jax.Array) -> Any:
+        layer = jax.checkpoint(lambda w, x: jnp.tanh(x @ w.astype(jnp.bfloat16)))
+        loss = lambda w: layer(w, x).astype(jnp.float32).sum()  # noqa: E731
+        return w - jax.grad(loss)(w)
+
+    half = jax.ShapeDtypeStruct((2, 8), jnp.bfloat16)
+    jaxpr = trace(step, (8, 8), half)
+    demands, wanted = demands_of(jaxpr, [W, None])
+    backward = [
+        e for e in inner(jaxpr).eqns if bodies_of(e) and e.params.get("differentiated")
+    ]
+    assert len(backward) == 1
+    grad = next(v for v in backward[0].outvars if v.aval.shape == (8, 8))
+    assert wanted.dims[grad] == SHARD
+    outs = [wanted.dims.get(v) for v in backward[0].outvars]
+    marks = [W if v is inner(jaxpr).invars[0] else None for v in backward[0].invars]
+    entered = demands.enter(backward[0], bodies_of(backward[0]), marks, outs)
+    (body,) = bodies_of(backward[0])
+    inside = demands.of(body.jaxpr, list(entered.marks), entered.out_dims[0])
+    born = [
+        inside.dims.get(e.outvars[0])
+        for e in all_of(body.jaxpr, "dot_general")
+        if e.outvars[0].aval.shape == (8, 8)
+    ]
+    assert born == [TURNED]  # the weight's gradient is transposed after its birth
+
+
+def test_the_first_demand_wins() -> None:
+    def step(v: jax.Array, w: jax.Array, x: jax.Array) -> Any:
+        g = x.T @ x
+        return v - g, w - g
+
+    jaxpr = trace(step, (8, 8), (8, 8), (2, 8))
+    _, wanted = demands_of(jaxpr, [W, shard(*TURNED), None])
+    assert births(jaxpr, wanted, "dot_general") == [SHARD]
+
+
+def test_dropped_results_are_not_wanted() -> None:
+    def step(w: jax.Array, x: jax.Array) -> Any:
+        a, _ = jax.jit(lambda w, x: (x @ w, w - x.T @ x))(w, x)
+        return a
+
+    jaxpr = trace(step, (8, 8), (2, 8))
+    demands, wanted = demands_of(jaxpr, [W, None])
+    assert not wanted.dims
+    assert demands.of(jaxpr, [W, None], [None]) is wanted
+
+
+def test_where_shards_meet() -> None:
+    jaxpr = trace(lambda w, x: w + x, (8, 8), (8, 8))
+    (add,) = inner(jaxpr).eqns
+    w, x = inner(jaxpr).invars
+    assert meeting_dims(add, {x: shard(*TURNED)}) == TURNED
+    assert meeting_dims(add, {w: W, x: shard(*TURNED)}) == SHARD
+    assert meeting_dims(add, {}) is None
+    assert same_shape(w, add.outvars[0])
+    assert not same_shape(None, add.outvars[0])
