@@ -65,6 +65,11 @@ class _Quick:
 _REFUSED = (OtherShapesError, ValueError, TypeError, RuntimeError)
 
 
+def _rows(tree: Any) -> list[tuple[str, Any]]:
+    rows = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return [("state" + jax.tree_util.keystr(path), leaf) for path, leaf in rows]
+
+
 def _lies_elsewhere(leaf: Any, target: NamedSharding) -> bool:
     """Says whether a leaf was sharded already, but not as planned."""
     return (
@@ -177,6 +182,7 @@ class TrainStep:
 
     def _shard_tree(self, state: Any) -> Any:
         leaves, treedef = jax.tree.flatten(state)
+        check_alive(_rows(state))
         known = self._known_from(leaves)
         structs = treedef.unflatten([abstract(x) for x in leaves])
         argnums = self._settings.state_argnums
@@ -225,6 +231,7 @@ class TrainStep:
 
         Every process must call it. Random keys come back as replicated arrays.
         """
+        check_alive(_rows(tree))
         return jax.tree.map(lambda x: gather_leaf(x, self._settings.mesh), tree)
 
     def eval_step(

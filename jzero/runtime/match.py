@@ -7,7 +7,7 @@ order. May import: errors. Read next: `program.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,7 +94,7 @@ def match_state(
                 raise StateError(_why_not(names, args, nodes, i))
         candidates = sorted(chosen)
     else:
-        candidates = _drop_data(names, args, candidates)
+        candidates = _drop_data(names, args, candidates, by_signature, signatures)
     pairs: list[tuple[int, Node]] = []
     notes: list[str] = []
     # Larger arguments first: the moments inside of an optimizer state look like
@@ -217,12 +217,26 @@ def _is_bare_number(tree: Any) -> bool:
 
 
 def _drop_data(
-    names: Sequence[str], args: Sequence[Any], candidates: Sequence[int]
+    names: Sequence[str],
+    args: Sequence[Any],
+    candidates: Sequence[int],
+    by_signature: Mapping[Any, Sequence[Node]],
+    signatures: Sequence[Any],
 ) -> list[int]:
     """Decides about bare arrays that some output resembles."""
     # A learning rate and a loss are both scalars; neither is the other's state.
     candidates = [i for i in candidates if not _is_bare_number(args[i])]
     bare = [i for i in candidates if _is_bare_data(args[i])]
+    # A vector of labels may have the shape of some bias inside of the new state.
+    trees = [
+        node
+        for i in candidates
+        if i not in bare
+        for node in by_signature[signatures[i]]
+    ]
+    inside = [i for i in bare if not _free(by_signature[signatures[i]], trees)]
+    candidates = [i for i in candidates if i not in inside]
+    bare = [i for i in bare if i not in inside]
     kept = [i for i in candidates if i not in bare]
     has_tree = any(
         not is_key_or_scalar(x) for i in kept for x in jax.tree.leaves(args[i])

@@ -68,6 +68,9 @@ def test_donated_state_names_its_leaves_and_the_remedy() -> None:
         step(*old, batch())
     for part in ("params['w']", "opt_state[0].count", "Remedy"):
         assert part in str(error.value)
+    for use in (step.shard, step.gather):
+        with pytest.raises(jzero.DonationError, match=r"\['w'\]"):
+            use(old)
     check_usable(step, new)
 
 

@@ -50,7 +50,6 @@ def test_once_means_once_for_forward_recomputation_and_backward() -> None:
 def test_at_use_means_in_each_remat_body() -> None:
     step, plan = trace_program("unrolled_remat", 3)
     new = gather_at_use(step, plan)
-    assert at_top(new, CONSTRAINT) == 0
     assert len(gathers(new)) == 8  # four layers, forward and backward
 
 

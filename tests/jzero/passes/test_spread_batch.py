@@ -9,7 +9,7 @@ from tests.jzero.passes.steps import equations, line_mesh, trace_program
 
 
 def test_micro_batches_are_split_along_their_rows() -> None:
-    step, plan = trace_program("accumulate", 0)
+    step, plan = trace_program("accumulate", 0, mesh=line_mesh(4))
     new = spread_batch(step, plan)
     (eqn,) = [e for e in inner(new.jaxpr).eqns if e.primitive.name == CONSTRAINT]
     spec = eqn.params["sharding"].spec

@@ -85,6 +85,11 @@ def test_predictions_that_look_like_labels_are_not_guessed_at() -> None:
         match(args, (PARAMS, struct(8, 2)))
 
 
+def test_labels_shaped_like_a_bias_are_data() -> None:
+    found = match({"params": PARAMS, "y": struct(2)}, (PARAMS, {"loss": struct()}))
+    assert found.args == (0,)
+
+
 def test_keys_and_scalars() -> None:
     key = jax.eval_shape(lambda: jax.random.key(0))
     assert is_key_or_scalar(key)
