@@ -21,6 +21,7 @@ from tests.jzero.passes.steps import (
     run_here,
     run_spread,
     trace_program,
+    trace_step,
     without_placement,
 )
 
@@ -159,8 +160,6 @@ def test_work_grows_with_the_program_and_no_faster() -> None:
             grads = jax.grad(loss)(params)
             new = jax.tree.map(lambda p, g: p - g, params, grads)
             return new, slots, 0.0
-
-        from tests.jzero.passes.steps import trace_step
 
         weights = [jax.numpy.ones((16, 16))] * layers
         traced_step, plan = trace_step(
