@@ -38,6 +38,7 @@ from examples import gpt
 from examples.text import HELD_OUT_BYTES, batches, standard_library
 
 STAGES = (0, 1, 2, 3)
+PROMPT = "    def __init__(self"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ class Run:
       role_bytes: bytes at rest on the fullest device, by role.
       seconds_per_step: median, without compilation.
       held_out_loss: after training, on text that was not trained on.
-      text: what the model wrote.
+      text: what the model wrote; only the last stage writes.
     """
 
     stage: int
@@ -107,7 +108,7 @@ def train(
         role_bytes=measured_bytes(state, roles),
         seconds_per_step=float(np.median(seconds[1:])),
         held_out_loss=float(held_out_loss),
-        text=gpt.sample_text(step, state, "    def __init__(self"),
+        text=gpt.sample_text(step, state, PROMPT) if stage == STAGES[-1] else "",
     )
 
 
