@@ -28,8 +28,8 @@ ParamsSelector = str | tuple[str, ...] | Callable[[str], bool]
 PASS_NAMES: tuple[str, ...] = (
     "spread_batch",
     "reduce_at_birth",
-    "gather_at_use",
     "window",
+    "gather_at_use",
 )
 
 _MIB = 2**20
