@@ -9,6 +9,7 @@ import: compat. Read next: `jzero/passes/gather.py`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -146,7 +147,8 @@ class Editor:
 
 def is_inserted(eqn: JaxprEqn, scope: str) -> bool:
     """Says whether an `Editor` inserted the equation under a scope."""
-    return scope in str(eqn.source_info.name_stack).split("/")
+    # JAX writes a scope within a transformation as `transpose(jvp(scope))`.
+    return scope in re.split(r"[/()]", str(eqn.source_info.name_stack))
 
 
 def _struct(atom: Atom) -> Any:

@@ -162,3 +162,13 @@ def test_weak_types_survive() -> None:
     assert var.aval.weak_type
     (tied,) = editor.tie(var, like=None, scope="s")
     assert tied.aval == var.aval
+
+
+def test_an_insertion_into_a_backward_pass_is_recognised() -> None:
+    jaxpr = trace(jax.grad(lambda x: jnp.tanh(x @ x).sum()), (8, 8))
+    editor = Editor(line_mesh())
+    for eqn in inner(jaxpr).eqns:
+        editor.copy(eqn)
+        editor.tie(*eqn.outvars, like=eqn, scope="jzero.test")
+    found = [is_inserted(e, "jzero.test") for e in editor.eqns]
+    assert found == [False, True] * len(inner(jaxpr).eqns)

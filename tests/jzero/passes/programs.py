@@ -2,7 +2,7 @@
 
 Every step is `(params, slots, *batch) -> (params, slots, rest)`: momentum SGD on
 a dict of parameters, with the slots shaped as the parameters. Shapes: rows of the
-batch B = 16, width D = 16, layers L = 3.
+batch B = 32, width D = 16, layers L = 3.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-ROWS, WIDTH, LAYERS = 16, 16, 3
+ROWS, WIDTH, LAYERS = 32, 16, 3
 
 Params = dict[str, Any]
 Loss = Callable[..., Any]

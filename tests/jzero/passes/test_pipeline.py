@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from jzero.compat.jaxpr import AnyJaxpr, inner
 from jzero.config import PASS_NAMES, ZeroConfig
 from jzero.ir.trace import Pass, TracedStep
+from jzero.passes.gather import gather_at_use
 from jzero.passes.pipeline import PASSES, run_passes
 from jzero.plan.plan import Plan
 from tests.jzero.passes.steps import (
@@ -21,6 +23,7 @@ from tests.jzero.passes.steps import (
     run_here,
     run_spread,
     trace_program,
+    trace_step,
     trace_step,
     without_placement,
 )
@@ -71,11 +74,13 @@ def test_a_pass_only_adds_placement(name: str, rewrite: Pass) -> None:
     assert rewrite(new, plan).jaxpr is new.jaxpr, "a second run changed something"
     assert inner(new.jaxpr).effects == inner(step.jaxpr).effects
     assert_kept(step.jaxpr, new.jaxpr)
-    if new.jaxpr is not step.jaxpr:
-        plain = without_placement(new.jaxpr, new.mesh)
-        got = run_here(plain, PROGRAMS[name].arguments())
-        for one, other in zip(got, bits_before(name), strict=True):
-            np.testing.assert_array_equal(one, other, strict=True)
+    plain = without_placement(new.jaxpr, new.mesh)
+    if str(plain) == str(without_placement(step.jaxpr, step.mesh)):
+        return  # the very same equations
+    assert rewrite is gather_at_use, "only a gather moves the model's casts"
+    got = run_here(plain, PROGRAMS[name].arguments())
+    for one, other in zip(got, bits_before(name), strict=True):
+        np.testing.assert_array_equal(one, other, strict=True)
 
 
 def assert_kept(old: AnyJaxpr, new: AnyJaxpr) -> None:
@@ -132,23 +137,17 @@ def test_a_pass_is_left_out_by_name(name: str) -> None:
     if name == "window":  # it acts on an unrolled model
         step, plan = trace_program("unrolled", 3, config=config)
     only = run_passes(step, plan)
-    scopes = {
-        part
-        for e in equations(only.jaxpr)
-        for part in str(e.source_info.name_stack).split("/")
-        if part.startswith("jzero.")
-    }
+    stacks = [str(e.source_info.name_stack) for e in equations(only.jaxpr)]
+    scopes = set(re.findall(r"jzero\.\w+", " ".join(stacks)))
     words = {"reduce_at_birth": "reduce", "gather_at_use": "gather"}
     assert scopes == {f"jzero.{words.get(name, name)}"}
 
 
 def test_the_passes_are_those_that_the_config_names() -> None:
-    assert tuple(p.__name__ for p in PASSES) == PASS_NAMES
+    assert {p.__name__ for p in PASSES} == set(PASS_NAMES)
 
 
-def test_work_grows_with_the_program_and_no_faster() -> None:
-    """Counts variables looked at, since tests do not measure time."""
-
+def test_each_layer_adds_the_same_number_of_equations() -> None:
     def eqns_after(layers: int) -> int:
         def step(params: Any, slots: Any, x: jax.Array) -> Any:
             def loss(params: Any) -> jax.Array:
