@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.extend.core import check_jaxpr, jaxpr_as_fun
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jzero.compat.jaxpr import AnyJaxpr, JaxprEqn, inner, rebuild
 from jzero.config import ZeroConfig
@@ -36,17 +36,32 @@ def line_mesh(num_devices: int = 8) -> Mesh:
     return Mesh(devices, ("data",), axis_types=(AxisType.Auto,))
 
 
+def grid_mesh() -> Mesh:
+    """A mesh with an axis of the user's beside `data`."""
+    devices = np.array(jax.devices()).reshape(4, 2)
+    return Mesh(devices, ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+
+
 def trace_program(
     program: StepProgram | str,
     stage: int,
     *,
     config: ZeroConfig = EVERYTHING,
     mesh: Mesh | None = None,
+    base_spec: PartitionSpec | None = None,
 ) -> tuple[TracedStep, Plan]:
-    """Traces a program and plans it; every leaf that can be is sharded."""
+    """Traces a program and plans it; every leaf that can be is sharded.
+
+    `base_spec` is how the user sharded the last two dims of what has them.
+    """
     program = PROGRAMS[program] if isinstance(program, str) else program
     return trace_step(
-        program.step, program.arguments(), stage, config=config, mesh=mesh
+        program.step,
+        program.arguments(),
+        stage,
+        config=config,
+        mesh=mesh,
+        base_spec=base_spec,
     )
 
 
@@ -57,6 +72,7 @@ def trace_step(
     *,
     config: ZeroConfig = EVERYTHING,
     mesh: Mesh | None = None,
+    base_spec: PartitionSpec | None = None,
 ) -> tuple[TracedStep, Plan]:
     """Traces `(params, slots, *batch) -> (params, slots, rest)` and plans it."""
     mesh = mesh or line_mesh()
@@ -73,7 +89,10 @@ def trace_step(
         start = len(leaves)
         count = len(jax.tree.leaves(args[arg]))
         stacked = [(0,) if s else () for s in scanned[start : start + count]]
-        leaves += describe_tree(args[arg], arg=arg, name=name, stacked_dims=stacked)
+        bases = [_base(x.ndim, base_spec) for x in jax.tree.leaves(args[arg])]
+        leaves += describe_tree(
+            args[arg], arg=arg, name=name, base_specs=bases, stacked_dims=stacked
+        )
     roles = assign_roles(leaves, arg_names=("params", "slots"))
     sizes = dict(mesh.shape)
     batch = [
@@ -102,6 +121,12 @@ def trace_step(
 
 # Less time to compile, and the same arithmetic before and after a pass.
 QUICK = {"xla_backend_optimization_level": 0}
+
+
+def _base(rank: int, spec: PartitionSpec | None) -> PartitionSpec:
+    if spec is None or rank < 2:
+        return PartitionSpec()
+    return PartitionSpec(*[None] * (rank - 2), *spec)
 
 
 def run_here(jaxpr: AnyJaxpr, args: Sequence[Any]) -> list[Any]:

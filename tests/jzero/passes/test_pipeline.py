@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 
 from jzero.compat.jaxpr import AnyJaxpr, inner
 from jzero.config import PASS_NAMES, ZeroConfig
@@ -20,10 +21,10 @@ from tests.jzero.passes.steps import (
     PROGRAMS,
     check_types,
     equations,
+    grid_mesh,
     run_here,
     run_spread,
     trace_program,
-    trace_step,
     trace_step,
     without_placement,
 )
@@ -111,6 +112,19 @@ def assert_kept(old: AnyJaxpr, new: AnyJaxpr) -> None:
 def test_eight_devices_compute_what_one_does(name: str, stage: int) -> None:
     step, plan = traced(name, stage)
     program = PROGRAMS[name]
+    new = run_passes(step, plan)
+    check_types(new.jaxpr)
+    got = run_spread(new, plan, program.arguments())
+    assert_close(got, numbers_before(name), program.rtol)
+
+
+@pytest.mark.parametrize("spec", [(None, "model"), ("model",)], ids=str)
+@pytest.mark.parametrize("name", ["half_mlp", "scanned_half_remat", "tied"])
+def test_beside_an_axis_of_the_user(name: str, spec: tuple[str | None, ...]) -> None:
+    base = PartitionSpec(*spec)
+    program, mesh = PROGRAMS[name], grid_mesh()
+    step, plan = trace_program(name, 3, config=TIGHT, mesh=mesh, base_spec=base)
+    assert any("model" in p.spec and "data" in p.spec for p in plan.state)
     new = run_passes(step, plan)
     check_types(new.jaxpr)
     got = run_spread(new, plan, program.arguments())
