@@ -52,13 +52,20 @@ class _Quick:
     state_ids: tuple[int, ...]
     shapes: tuple[Any, ...]
 
-    def fits(self, args: Sequence[Any]) -> bool:
-        """Says whether a call continues from the last one."""
+    def accept(self, args: Sequence[Any]) -> Sequence[Any] | None:
+        """Returns the arguments, data placed, if they continue the last call."""
         state_args = self.program.state_args
         if tuple(id(args[i]) for i in state_args) != self.state_ids:
-            return False
-        data = [a for i, a in enumerate(args) if i not in state_args]
-        return tuple(map(shape_of, jax.tree.leaves(data))) == self.shapes
+            return None
+        positions = [i for i in range(len(args)) if i not in state_args]
+        data, treedef = jax.tree.flatten([args[i] for i in positions])
+        if tuple(map(shape_of, data)) != self.shapes:
+            return None
+        placed = place_data(data, self.program)
+        if placed is data:
+            return args
+        new = dict(zip(positions, treedef.unflatten(placed), strict=True))
+        return [new.get(i, arg) for i, arg in enumerate(args)]
 
 
 # What a program raises before it runs, when arguments do not fit it.
@@ -114,8 +121,10 @@ class TrainStep:
         if quick is not None and not kwargs:
             program = quick.program
             try:
-                if quick.fits(args):
-                    return self._returned(program, program.call(args), quick.shapes)
+                accepted = quick.accept(args)
+                if accepted is not None:
+                    result = program.call(accepted)
+                    return self._returned(program, result, quick.shapes)
             except (*_REFUSED, IndexError) as error:
                 if _has_run(error):
                     raise

@@ -103,10 +103,10 @@ def _seen_specs(
 
 
 def place_data(data: list[Any], program: Program) -> list[Any]:
-    """Moves device arrays among the data to where the program wants them.
+    """Moves the data to where the program wants it.
 
-    Host arrays are left to the call in a single process; with several, each
-    process holds only its rows and must say so.
+    Returns the very list if all of it lies there. Among several processes each
+    holds only its rows and must say so.
 
     Raises:
       BatchError: a process-local batch was passed among several processes.
@@ -128,8 +128,17 @@ def place_data(data: list[Any], program: Program) -> list[Any]:
                     "pass step.shard_batch(batch), with each process's own rows",
                 )
             )
-    for i, (leaf, target) in enumerate(zip(data, program.other_shardings, strict=True)):
-        is_loose = not isinstance(leaf, jax.Array) or not leaf.committed
-        if not is_loose and not is_placed(leaf, target):
-            data[i] = jax.device_put(leaf, target)
-    return data
+    pairs = list(zip(data, program.other_shardings, strict=True))
+    if all(is_placed(leaf, target) for leaf, target in pairs):
+        return data
+    # Host arrays too: JAX would compile once more for a batch that lies elsewhere.
+    return [
+        leaf if is_placed(leaf, target) else _move(leaf, target)
+        for leaf, target in pairs
+    ]
+
+
+def _move(leaf: Any, target: NamedSharding) -> Any:
+    if jax.process_count() > 1 and target.is_fully_replicated:
+        return place_leaf(leaf, target) if hasattr(leaf, "dtype") else leaf
+    return jax.device_put(leaf, target)
