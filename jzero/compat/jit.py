@@ -6,6 +6,8 @@ static. May import: jax alone. Read next: `jzero/runtime/calls.py`.
 
 from __future__ import annotations
 
+import inspect
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -19,12 +21,27 @@ def unwrap_jit(
     function: Callable[..., Any],
 ) -> tuple[Callable[..., Any], tuple[int, ...], tuple[str, ...]]:
     """Returns (function without jit, its static argnums, its static argnames)."""
+    if inspect.ismethod(function) and is_jitted(function):
+        return _unwrap_method(function)
     nums: set[int] = set()
     names: set[str] = set()
     while is_jitted(function):
-        jitted: Any = function
-        info = jitted._jit_info
+        info: Any = function._jit_info  # type: ignore[attr-defined]
         nums.update(info.static_argnums or ())
         names.update(info.static_argnames or ())
-        function = jitted.__wrapped__
+        function = function.__wrapped__
     return function, tuple(sorted(nums)), tuple(sorted(names))
+
+
+def _unwrap_method(
+    method: types.MethodType,
+) -> tuple[Callable[..., Any], tuple[int, ...], tuple[str, ...]]:
+    """Unwraps `jit` under a bound method, where `self` counts as argument 0."""
+    function, nums, names = unwrap_jit(method.__func__)
+    bound = types.MethodType(function, method.__self__)
+    parameters = list(inspect.signature(function).parameters)
+    return (
+        bound,
+        tuple(n - 1 if n > 0 else n for n in nums if n != 0),
+        tuple(n for n in names if n != parameters[0]),
+    )

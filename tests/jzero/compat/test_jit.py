@@ -56,3 +56,49 @@ def test_a_decorator_of_the_user_is_kept() -> None:
     assert unwrap_jit(logged)[0] is logged
     assert unwrap_jit(jax.jit(logged))[0] is logged
     assert not is_jitted(functools.partial(step, mode="eval"))
+
+
+class Trainer:
+    """Steps as methods, the way many training loops hold them."""
+
+    def __init__(self) -> None:
+        self.on_instance = jax.jit(self.plain, static_argnames="mode")
+
+    def plain(self, state: Any, batch: Any, mode: str = "train") -> Any:
+        return self, state
+
+    @functools.partial(jax.jit, static_argnums=(0, 3))
+    def by_number(self, state: Any, batch: Any, mode: str = "train") -> Any:
+        return self, state
+
+    @functools.partial(jax.jit, static_argnames=("self", "mode"))
+    def by_name(self, state: Any, batch: Any, mode: str = "train") -> Any:
+        return self, state
+
+    @functools.partial(jax.jit, static_argnums=(0, -1))
+    def from_the_end(self, state: Any, batch: Any, mode: str = "train") -> Any:
+        return self, state
+
+
+@pytest.mark.parametrize(
+    ("name", "nums", "names"),
+    [
+        ("plain", (), ()),
+        ("on_instance", (2,), ("mode",)),
+        ("by_number", (2,), ("mode",)),
+        ("by_name", (2,), ("mode",)),
+    ],
+)
+def test_a_jitted_method_keeps_its_object(
+    name: str, nums: tuple[int, ...], names: tuple[str, ...]
+) -> None:
+    trainer = Trainer()
+    function, found_nums, found_names = unwrap_jit(getattr(trainer, name))
+    assert not is_jitted(function)
+    assert function("state", "batch") == (trainer, "state")
+    assert (found_nums, found_names) == (nums, names)
+
+
+def test_arguments_of_a_method_counted_from_the_end() -> None:
+    _, nums, names = unwrap_jit(Trainer().from_the_end)
+    assert -1 in nums or "mode" in names  # as the JAX version tells
