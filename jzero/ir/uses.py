@@ -13,7 +13,15 @@ from dataclasses import dataclass, field
 from jzero.compat.jaxpr import AnyJaxpr, JaxprEqn, Var, inner
 from jzero.ir.bodies import Body, bodies_of
 from jzero.ir.edit import is_inserted
-from jzero.ir.rules import BARRIER, CAST, CONSTRAINT, is_elementwise, is_reduction
+from jzero.ir.rules import (
+    BARRIER,
+    CAST,
+    CONSTRAINT,
+    is_elementwise,
+    is_reduction,
+    move_dims,
+    moves_dims,
+)
 
 # The forms of a use: as it is, as a shard, or (any other string) cast to a dtype.
 WHOLE = ""
@@ -88,6 +96,11 @@ class Uses:
             return {WHOLE if is_wider else str(dtype)}
         if eqn.primitive.name == BARRIER or is_elementwise(eqn) or is_reduction(eqn):
             return {SHARD}
+        if moves_dims(eqn):
+            whole = (None,) * len(eqn.invars[0].aval.shape)
+            uses = forms.get(eqn.outvars[0], set())
+            can_stay = move_dims(eqn, whole) is not None
+            return {SHARD if can_stay and uses - {WHOLE} else WHOLE}
         if eqn.primitive.name == CONSTRAINT:
             is_shard = self.is_constraint_shard or is_inserted(eqn, self.scope)
             return {SHARD if is_shard else WHOLE}

@@ -47,6 +47,12 @@ def form(function: Callable[..., Any], *, is_constraint_shard: bool = False) -> 
         (lambda w: (w @ w, jax.lax.optimization_barrier(w) @ w), None),
         (lambda w: jnp.zeros(3), None),
         (lambda w: jnp.sort(w), WHOLE),
+        (lambda w: w.T @ w[:, None, :].squeeze(1), WHOLE),
+        (lambda w: half(w).T @ half(w), "bfloat16"),
+        (lambda w: (w @ w, w.T + 1), None),
+        (lambda w: w.T.astype(jnp.bfloat16) @ half(w), None),
+        (lambda w: w.reshape(-1) + 1, WHOLE),
+        (lambda w: w[:, :4] @ w[:4], WHOLE),
     ],
 )
 def test_the_sole_form(function: Callable[..., Any], wanted: str | None) -> None:
