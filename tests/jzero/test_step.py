@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -163,3 +166,165 @@ def test_an_error_of_the_step_itself_comes_through() -> None:
     step = jzero.shard_train_step(step_fn)
     with pytest.raises(KeyError, match="mine"):
         step(jnp.ones((8,)), batch())
+
+
+class Named(NamedTuple):
+    loss: Any
+    params: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Record:
+    params: Any
+    loss: Any
+
+
+def descend(params: Any, x: jax.Array) -> Any:
+    """One step of gradient descent, returned as a pair."""
+
+    def loss(p):
+        return ((x @ p["w"] + p["b"][None]) ** 2).mean()
+
+    value, grads = jax.value_and_grad(loss)(params)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
+
+
+def start() -> Any:
+    return {"w": jnp.ones((24, 16)), "b": jnp.zeros((16,))}
+
+
+def after_two() -> Any:
+    return descend(descend(start(), batch())[0], batch())[0]
+
+
+def assert_close(got: Any, wanted: Any) -> None:
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+RESULTS: dict[str, tuple[Callable[..., Any], Callable[[Any], Any]]] = {
+    "list": (lambda new, loss: [new, loss], lambda r: r[0]),
+    "dict": (lambda new, loss: {"s": new, "a": loss}, lambda r: r["s"]),
+    "NamedTuple": (lambda new, loss: Named(loss, new), lambda r: r.params),
+    "dataclass": (Record, lambda r: r.params),
+    "deep": (lambda new, loss: ((loss, {"s": [new]}),), lambda r: r[0][1]["s"][0]),
+    "bare": (lambda new, loss: new, lambda r: r),
+}
+
+
+@pytest.mark.parametrize("kind", RESULTS)
+def test_results_of_every_kind(kind: str) -> None:
+    build, pick = RESULTS[kind]
+    step = jzero.shard_train_step(lambda s, x: build(*descend(s, x)), config=SHARD_ALL)
+    state = step.init(start)
+    for _ in range(2):
+        result = step(state, batch())
+        state = pick(result)
+    assert type(result) is type(build(1, 2)) or kind == "bare"
+    assert_close(state, after_two())
+
+
+def test_arguments_by_keyword_in_any_order() -> None:
+    step = jzero.shard_train_step(descend, config=SHARD_ALL)
+    state, _ = step(x=batch(), params=step.init(start))
+    state, _ = step(params=state, x=batch())
+    assert_close(state, after_two())
+    state, _ = step(state, x=batch())
+
+
+def test_a_step_without_data() -> None:
+    step = jzero.shard_train_step(
+        lambda s: jax.tree.map(lambda p: p * 2, s), config=SHARD_ALL
+    )
+    assert_close(step(step(step.init(start)))["w"], 4 * np.ones((24, 16)))
+
+
+def test_an_array_of_the_user_s_in_the_closure_stays_where_it_is() -> None:
+    table = jax.device_put(jnp.arange(24.0), jax.devices()[3])
+    step = jzero.shard_train_step(
+        lambda s, x: descend(s, x + table[None]), config=SHARD_ALL
+    )
+    state, _ = step(start(), batch())
+    assert_close(state, descend(start(), batch() + np.arange(24.0)[None])[0])
+    assert table.devices() == {jax.devices()[3]}
+
+
+@pytest.mark.parametrize("num_devices", [1, 3, 5])
+def test_odd_numbers_of_devices(num_devices: int) -> None:
+    mesh = Mesh(np.array(jax.devices()[:num_devices]), ("data",))
+    step = jzero.shard_train_step(descend, config=SHARD_ALL, mesh=mesh)
+    state, _ = step(step.init(start), batch(15))
+    assert_close(state, descend(start(), batch(15))[0])
+
+
+def test_a_result_that_holds_inputs_and_one_value_twice() -> None:
+    def step_fn(state, x):
+        new, _ = descend(state, x)
+        new = {**new, "b": state["b"]}
+        return new, {"w": new["w"], "again": new["w"], "old": state["b"], "x": x.T}
+
+    step = jzero.shard_train_step(step_fn, config=SHARD_ALL)
+    state = step.init(start)
+    for _ in range(2):
+        state, rest = step(state, batch())
+        assert_close(rest["again"], state["w"])
+        assert_close(rest["old"], np.zeros(16))
+        assert_close(rest["x"], batch().T)
+
+
+def test_arguments_that_a_step_swaps() -> None:
+    def step_fn(a, b, x):
+        return b, x.sum(), a
+
+    a, b = {"m": jnp.ones((16,))}, {"n": jnp.zeros((16,))}
+    step = jzero.shard_train_step(step_fn, config=SHARD_ALL)
+    for _ in range(2):
+        b, _, a = step(a, b, batch())
+    assert_close((a, b), ({"m": np.ones(16)}, {"n": np.zeros(16)}))
+
+
+def test_a_state_that_is_one_tuple() -> None:
+    def step_fn(state, x):
+        params, momentum = state
+        new, loss = descend(params, x)
+        return (new, jax.tree.map(jnp.add, momentum, params)), loss
+
+    step = jzero.shard_train_step(step_fn, config=SHARD_ALL)
+    state = step.init(lambda: (start(), start()))
+    for _ in range(2):
+        state, _ = step(state, batch())
+    assert_close(state[0], after_two())
+
+
+def test_committed_batches_are_moved_and_stay_the_user_s() -> None:
+    step = jzero.shard_train_step(descend, config=SHARD_ALL)
+    state = step.init(start)
+    for where in (jax.devices()[3], NamedSharding(step._settings.mesh, P())):
+        x = jax.device_put(batch(), where)
+        state, _ = step(state, x)
+        assert not x.is_deleted()
+    assert_close(state, after_two())
+
+
+def test_double_precision() -> None:
+    with jax.enable_x64(True):
+        step = jzero.shard_train_step(descend, config=SHARD_ALL)
+        state = step.init(lambda: jax.tree.map(lambda x: x.astype(float), start()))
+        state, loss = step(state, batch().astype(np.float64))
+        assert state["w"].dtype == loss.dtype == np.float64
+
+
+def test_a_jitted_method_of_a_trainer() -> None:
+    class Trainer:
+        rate = 1.0
+
+        @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+        def train_step(self, state, x):
+            return descend(state, self.rate * x)
+
+    step = jzero.shard_train_step(Trainer().train_step, config=SHARD_ALL)
+    state = step.init(start)
+    for _ in range(2):
+        state, _ = step(state, batch())
+    assert_close(state, after_two())

@@ -60,3 +60,38 @@ def test_batches_come_back_split() -> None:
     params = step.shard({"w": jnp.ones((16, 8))})
     out = step.eval_step(lambda p, x: x @ p["w"])(params, np.ones((8, 16), np.float32))
     assert out.sharding.spec[0] == "data"
+
+
+def test_keys_scalars_and_whole_states(placed) -> None:
+    step, params = placed
+    state = {"params": params, "count": 3, "none": None}
+
+    def noisy(state, batch, key, scale):
+        noise = scale * jax.random.normal(key, batch["x"].shape)
+        return (batch["x"] + noise) @ state["params"]["w"], state["count"] + 1
+
+    args = {"x": np.ones((8, 16), np.float32)}, jax.random.key(1), 0.5
+    got = step.eval_step(noisy)(state, *args)
+    wanted = jax.jit(noisy)(step.gather(state), *args)
+    np.testing.assert_allclose(got[0], wanted[0], rtol=1e-5)
+    assert int(got[1]) == 4
+
+
+def test_host_and_loose_parameters_are_taken_too(placed) -> None:
+    step, params = placed
+    evaluate = step.eval_step(jax.jit(lambda p, x: x @ p["w"]))
+    x = np.ones((8, 16), np.float32)
+    wanted = evaluate(params, x)
+    for loose in (np.asarray(params["w"]), jnp.asarray(np.asarray(params["w"]))):
+        np.testing.assert_allclose(evaluate({"w": loose}, x), wanted)
+
+
+def test_a_training_step_goes_on_after_an_evaluation(placed) -> None:
+    step, params = placed
+    evaluate = step.eval_step(lambda p, x: x @ p["w"])
+    x = np.ones((8, 16), np.float32)
+    losses = []
+    for _ in range(3):
+        params, _ = step(params, x)
+        losses.append(float((evaluate(params, x) ** 2).mean()))
+    assert losses[0] > losses[1] > losses[2]

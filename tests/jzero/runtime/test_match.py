@@ -100,3 +100,51 @@ def test_keys_and_scalars() -> None:
     assert rate.args == (0,)
     found = match({"params": PARAMS, "key": key}, (PARAMS, key))
     assert found.args == (0, 1)
+
+
+def test_states_deep_inside_of_a_result() -> None:
+    args = {"params": PARAMS, "opt": {"m": PARAMS}, "x": struct(8, 4)}
+    out = {"metrics": struct(), "new": {"state": [{"m": PARAMS}, (PARAMS,)]}}
+    found = match(args, out)
+    assert [n.path for n in found.nodes] == [
+        "output['new']['state'][1][0]",
+        "output['new']['state'][0]",
+    ]
+    assert [n.start for n in found.nodes] == [3, 1]
+
+
+def test_the_new_state_is_the_one_that_follows_from_the_old() -> None:
+    """Gradients come first; only the second output derives from the parameters."""
+    args = {"params": PARAMS, "x": struct(8, 4)}
+    out = (PARAMS, PARAMS)
+    assert match(args, out).nodes[0].path == "output[0]"
+    derived = [None, None, 0, 1]
+    found = match(args, out, derived=derived)
+    assert found.nodes[0].path == "output[1]"
+    assert "output[1]" in found.notes[0]
+
+
+def test_empty_arguments_are_nothing() -> None:
+    found = match({"params": PARAMS, "none": None, "empty": {}}, (PARAMS, None, {}))
+    assert found.args == (0,)
+
+
+def test_a_bare_array_is_state_if_nothing_else_is() -> None:
+    assert match({"w": struct(4, 2), "x": struct(8, 4)}, (struct(4, 2),)).args == (0,)
+
+
+def test_structure_is_more_than_shapes() -> None:
+    with pytest.raises(StateError, match="no state"):
+        match({"params": PARAMS}, [struct(2), struct(4, 2)])
+
+
+def test_every_leaf_that_changes_is_listed() -> None:
+    old = {f"w{i}": struct(4, i + 1) for i in range(6)}
+    new = {k: struct(*v.shape, dtype=jnp.bfloat16) for k, v in old.items()}
+    new["w0"] = old["w0"]
+    for chosen in (None, (0,)):
+        with pytest.raises(StateError) as error:
+            match({"state": old}, (new,), chosen=chosen)
+        for i in range(1, 6):
+            assert f"state['w{i}']" in str(error.value)
+        assert "w0" not in str(error.value)
