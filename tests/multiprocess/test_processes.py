@@ -76,12 +76,40 @@ def test_a_host_state_is_placed_across_processes() -> None:
     assert one["loss"] == two["loss"] == pytest.approx(alone["loss"], rel=1e-5)
 
 
-def test_a_process_that_fails_does_not_hang_the_others() -> None:
-    processes = start("one_fails", 2)
+def test_scalars_are_read_anywhere_and_parameters_by_gather() -> None:
+    one, two = run("reads", 2)
+    assert one == two
+    assert one["loss"] > 0
+    assert one["count"] == 1
+    assert "non-addressable" in one["refused"]
+    assert one["shape"] == [24, 32]
+    assert one["kinds"] == ["ndarray", "ndarray"]
+    assert one["n"] == 7
+
+
+def run_to_failure(case: str) -> list[tuple[int | None, str, str]]:
+    """Runs a case in which waits end; exit status, output, errors of each process."""
+    processes = start(case, 2)
     try:
         outputs = [p.communicate(timeout=LIMIT_SECONDS) for p in processes]
     finally:
         for process in processes:
             process.kill()
-    assert all(p.returncode != 0 for p in processes)
-    assert "process 1 gives up" in outputs[1][1]
+    return [(p.returncode, *o) for p, o in zip(processes, outputs, strict=True)]
+
+
+def test_a_process_that_fails_does_not_hang_the_others() -> None:
+    survivor, failed = run_to_failure("one_fails")
+    assert failed[0] != 0
+    assert "process 1 gives up" in failed[2]
+    assert survivor[0] != 0
+    assert "distributed service detected fatal errors" in survivor[2]
+
+
+def test_one_batch_more_on_one_process_does_not_hang_it() -> None:
+    first, second = run_to_failure("uneven_batches")
+    assert "loss of batch 1" in first[1]
+    assert "loss of batch 2" not in second[1]
+    for status, _, errors in (first, second):
+        assert status != 0
+        assert "Barrier timed out. Id: Shutdown" in errors

@@ -81,6 +81,36 @@ def placed_from_host() -> dict[str, Any]:
     return {"loss": float(loss)}
 
 
+def reads() -> dict[str, Any]:
+    """What each process can read of a sharded state by itself, and what not."""
+    step = jzero.shard_train_step(train_step, config=SHARD_ALL)
+    state = step.init(create, jax.random.key(0))
+    *state, loss = step(*state, step.shard_batch(my_rows(0)), jax.random.key(0))
+    try:
+        refused = str(np.asarray(state[0]["up"]).shape)
+    except RuntimeError as error:
+        refused = str(error)
+    whole = step.gather({"params": state[0], "key": jax.random.key(3), "n": 7})
+    return {
+        "loss": float(loss),
+        "count": int(state[1][0].count),
+        "refused": refused,
+        "shape": whole["params"]["up"].shape,
+        "kinds": [type(x).__name__ for x in jax.tree.leaves(whole["params"])],
+        "n": whole["n"],
+    }
+
+
+def uneven_batches() -> dict[str, Any]:
+    """Process 1 has a batch more than process 0."""
+    step = jzero.shard_train_step(train_step, config=SHARD_ALL)
+    state = step.init(create, jax.random.key(0))
+    for i in range(2 + jax.process_index()):
+        *state, loss = step(*state, step.shard_batch(my_rows(i)), jax.random.key(i))
+        print("loss of batch", i, float(loss), flush=True)
+    return {}
+
+
 def one_fails() -> dict[str, Any]:
     step = jzero.shard_train_step(train_step, config=SHARD_ALL)
     state = step.init(create, jax.random.key(0))
@@ -97,6 +127,8 @@ CASES = {
     "train3": lambda: train(3),
     "refuse_local_batch": refuse_local_batch,
     "placed_from_host": placed_from_host,
+    "reads": reads,
+    "uneven_batches": uneven_batches,
     "one_fails": one_fails,
 }
 
