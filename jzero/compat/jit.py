@@ -26,10 +26,11 @@ def unwrap_jit(
     nums: set[int] = set()
     names: set[str] = set()
     while is_jitted(function):
-        info: Any = function._jit_info  # type: ignore[attr-defined]
+        jitted: Any = function
+        info = jitted._jit_info
         nums.update(info.static_argnums or ())
         names.update(info.static_argnames or ())
-        function = function.__wrapped__
+        function = jitted.__wrapped__
     return function, tuple(sorted(nums)), tuple(sorted(names))
 
 

@@ -72,6 +72,17 @@ class Editor:
             changes["params"] = params
         self.eqns.append(eqn.replace(**changes))
 
+    def repeat(
+        self, eqn: JaxprEqn, operands: Sequence[Atom], *, scope: str
+    ) -> list[Var]:
+        """Appends an equation of the old body once more, on other operands."""
+        outs = [fresh_var(v.aval) for v in eqn.outvars]
+        changes = {"invars": list(operands), "outvars": outs}
+        info = _scoped(eqn, scope)
+        self.eqns.append(eqn.replace(**changes, source_info=info))
+        self.num_inserted += 1
+        return outs
+
     def insert(
         self,
         function: Callable[..., Any],
@@ -99,9 +110,7 @@ class Editor:
                 "invars": [names[v] if is_var(v) else v for v in eqn.invars],
                 "outvars": outs,
             }
-            info = (eqn if like is None else like).source_info
-            stack = info.name_stack + NameStack().extend(scope)
-            changes["source_info"] = info.replace(name_stack=stack)
+            changes["source_info"] = _scoped(eqn if like is None else like, scope)
             self.eqns.append(eqn.replace(**changes))
             self.num_inserted += 1
         return [names[v] for v in template.outvars]
@@ -143,6 +152,12 @@ class Editor:
         if is_same:
             return jaxpr
         return rebuild(jaxpr, eqns=self.eqns, invars=invars, outvars=outvars)
+
+
+def _scoped(eqn: JaxprEqn, scope: str) -> Any:
+    """Returns line and scope of an equation, within one more scope."""
+    info = eqn.source_info
+    return info.replace(name_stack=info.name_stack + NameStack().extend(scope))
 
 
 def is_inserted(eqn: JaxprEqn, scope: str) -> bool:

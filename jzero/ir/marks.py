@@ -16,11 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from jzero.compat.jaxpr import AnyJaxpr, JaxprEqn, Var, inner, is_var
-from jzero.ir.bodies import Body, bodies_of
+from jzero.ir.bodies import Body, Slot, bodies_of
 from jzero.ir.rules import (
     BARRIER,
     CAST,
+    CONSTRAINT,
     IDENTITY,
+    constrained_dims,
     is_array,
     is_elementwise,
     move_dims,
@@ -72,7 +74,8 @@ class Flow:
 
     Attributes:
       marks: variable -> mark, for marked variables only.
-      outs: a mark (unrooted) or None per output of the body.
+      outs: a mark or None per output of the body. Its `root` is an input of the
+        body of which the output is a chain of casts, or None.
     """
 
     marks: dict[Var, Mark]
@@ -155,11 +158,14 @@ class Analysis:
                 for var, mark in zip(eqn.outvars, results, strict=True):
                     if mark is not None:
                         marks[var] = mark if mark.root is not None else mark.rooted(var)
-        outs = tuple(
-            m.unrooted() if is_var(v) and (m := marks.get(v)) is not None else None
-            for v in body.outvars
-        )
-        return Flow(marks=marks, outs=outs)
+        inputs = set(body.invars)
+        outs: list[Mark | None] = []
+        for var in body.outvars:
+            mark = marks.get(var) if is_var(var) else None
+            if mark is not None and mark.root not in inputs:
+                mark = mark.unrooted()
+            outs.append(mark)
+        return Flow(marks=marks, outs=tuple(outs))
 
     def follow(
         self, eqn: JaxprEqn, operands: Sequence[Mark | None]
@@ -186,19 +192,21 @@ class Analysis:
         operands: Sequence[Mark | None],
     ) -> list[Mark | None]:
         operands = self.settle_carries(bodies, operands)
-        results: list[Mark | None] = [None] * len(eqn.outvars)
-        is_first = [True] * len(eqn.outvars)
+        # result -> its mark by each body, or how a constraint there places it
+        found: list[list[Mark | Dims | None]] = [[] for _ in eqn.outvars]
         for body in bodies:
             outs = self.flow(body.jaxpr, enter_marks(body, operands)).outs
-            for slot, mark in zip(body.outs, outs, strict=True):
+            placed = _placed_outputs(body.jaxpr)
+            carried = {out for _, out in body.carries}
+            for position, slot in enumerate(body.outs):
                 if slot.index < 0:
                     continue
-                seen = leave_mark(mark, is_stacked=slot.is_stacked)
-                if is_first[slot.index]:
-                    results[slot.index], is_first[slot.index] = seen, False
-                elif not same_placement(results[slot.index], seen):
-                    results[slot.index] = None
-        return results
+                mark = leave_mark(outs[position], is_stacked=slot.is_stacked)
+                if mark is not None:
+                    root = None if position in carried else mark.root
+                    mark = _root_outside(mark, root, slot, body, operands)
+                found[slot.index].append(mark or placed[position])
+        return [_agreed(seen) for seen in found]
 
     def settle_carries(
         self, bodies: Sequence[Body], operands: Sequence[Mark | None]
@@ -221,6 +229,56 @@ class Analysis:
                         settled[body.ins[position].index] = None
                         is_stable = False
         return settled
+
+
+def _root_outside(
+    mark: Mark,
+    root: Var | None,
+    out: Slot,
+    body: Body,
+    operands: Sequence[Mark | None],
+) -> Mark:
+    """Returns the mark of a result as a chain of casts of an operand, if it is one.
+
+    What a scan consumes and yields turn by turn is the same array outside.
+    """
+    invars = inner(body.jaxpr).invars
+    for var, slot in zip(invars, body.ins, strict=True):
+        operand = operands[slot.index]
+        if var is root and slot.is_stacked == out.is_stacked and operand is not None:
+            casts = (*operand.casts, *mark.casts)
+            return replace(mark, root=operand.root, casts=casts)
+    return mark.unrooted()
+
+
+def _placed_outputs(jaxpr: AnyJaxpr) -> list[Dims | None]:
+    """Returns the dims of each output that a sharding constraint made."""
+    body = inner(jaxpr)
+    made = {
+        e.outvars[0]: constrained_dims(e)
+        for e in body.eqns
+        if e.primitive.name == CONSTRAINT
+    }
+    return [made.get(v) if is_var(v) else None for v in body.outvars]
+
+
+def _agreed(seen: Sequence[Mark | Dims | None]) -> Mark | None:
+    """The mark of a result that each branch gives; None if they disagree.
+
+    A branch that derives its result from no state (zeros, say) agrees if the
+    result has been placed like the shards of the other branches.
+    """
+    first = next((m for m in seen if isinstance(m, Mark)), None)
+    if first is None:
+        return None
+    for other in seen:
+        if isinstance(other, Mark):
+            if not same_placement(first, other):
+                return None
+        elif other != first.dims:
+            return None
+    is_same = all(isinstance(m, Mark) and m.key == first.key for m in seen)
+    return first if is_same else first.unrooted()
 
 
 def same_placement(one: Mark | None, other: Mark | None) -> bool:

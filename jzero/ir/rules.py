@@ -14,7 +14,7 @@ from typing import Any
 from jax.core import ShapedArray
 
 from jzero.compat.jaxpr import JaxprEqn
-from jzero.ir.specs import Dims, permute, reshape_units
+from jzero.ir.specs import Dims, permute, reshape_units, to_dims
 
 ELEMENTWISE = frozenset(
     {
@@ -186,6 +186,13 @@ def moves_dims(eqn: JaxprEqn) -> bool:
     return eqn.primitive.name in _MOVES
 
 
+def keeps_elements(eqn: JaxprEqn) -> bool:
+    """Says whether the equation only rearranges a shard: every element stays."""
+    if not moves_dims(eqn) or is_reduction(eqn):
+        return False
+    return eqn.invars[0].aval.size == eqn.outvars[0].aval.size
+
+
 def move_dims(eqn: JaxprEqn, dims: Dims) -> Dims | None:
     """Follows dims through a rearranging equation; None if they cannot stay."""
     return _MOVES[eqn.primitive.name](eqn, dims)
@@ -200,6 +207,12 @@ def is_elementwise(eqn: JaxprEqn) -> bool:
         return False
     shape = eqn.outvars[0].aval.shape
     return all(v.aval.shape in (shape, ()) for v in eqn.invars)
+
+
+def constrained_dims(eqn: JaxprEqn) -> Dims | None:
+    """Returns where a sharding constraint puts its operand, if on a named mesh."""
+    spec = getattr(eqn.params["sharding"], "spec", None)
+    return None if spec is None else to_dims(spec, len(eqn.outvars[0].aval.shape))
 
 
 def is_array(aval: Any) -> bool:

@@ -26,6 +26,8 @@ from jzero.ir.rules import (
 # The forms of a use: as it is, as a shard, or (any other string) cast to a dtype.
 WHOLE = ""
 SHARD = "shard"
+# Handed out of the body.
+_OUTPUT = "output"
 
 
 @dataclass(slots=True)
@@ -34,12 +36,13 @@ class Uses:
 
     Attributes:
       scope: what an `Editor` inserted under this scope is a gather, made of a shard.
-      is_constraint_shard: the operand of any other sharding constraint is used as
-        a shard too: the body itself says there how it shall lie.
+      is_at_use: bodies gather for themselves. Then a cast that leaves the body
+        must do so as a shard, and the operand of any other sharding constraint is
+        one too: the body itself says there how it shall lie.
     """
 
     scope: str
-    is_constraint_shard: bool
+    is_at_use: bool
     _memo: dict[int, dict[Var, frozenset[str]]] = field(default_factory=dict)
     _alive: list[AnyJaxpr] = field(default_factory=list)
 
@@ -60,7 +63,7 @@ class Uses:
             for slot, var in zip(body.ins, inner(body.jaxpr).invars, strict=True):
                 if slot.index == operand:
                     forms |= table.get(var, frozenset())
-        if not forms or SHARD in forms:
+        if not forms or forms & {SHARD, _OUTPUT}:
             return None
         return forms.pop() if len(forms) == 1 else WHOLE
 
@@ -75,7 +78,7 @@ class Uses:
         forms: dict[Var, set[str]] = {}
         for var in body.outvars:
             if isinstance(var, Var):
-                forms.setdefault(var, set()).add(SHARD)
+                forms.setdefault(var, set()).add(_OUTPUT)
         # Backwards, so that the uses of a cast are known before the cast.
         for eqn in reversed(body.eqns):
             for i, var in enumerate(eqn.invars):
@@ -88,6 +91,9 @@ class Uses:
     ) -> set[str]:
         if eqn.primitive.name == CAST:
             uses = forms.get(eqn.outvars[0], set())
+            if WHOLE in uses and not self.is_at_use:
+                # What backward needs of it is the array that forward was given.
+                uses = uses - {_OUTPUT}
             if uses != {WHOLE}:
                 return {SHARD} if uses else set()
             dtype = eqn.params["new_dtype"]
@@ -102,7 +108,7 @@ class Uses:
             can_stay = move_dims(eqn, whole) is not None
             return {SHARD if can_stay and uses - {WHOLE} else WHOLE}
         if eqn.primitive.name == CONSTRAINT:
-            is_shard = self.is_constraint_shard or is_inserted(eqn, self.scope)
+            is_shard = self.is_at_use or is_inserted(eqn, self.scope)
             return {SHARD if is_shard else WHOLE}
         found: set[str] = set()
         bodies = bodies_of(eqn)

@@ -33,7 +33,7 @@ from jzero.compat.jaxpr import (
 )
 from jzero.ir.bodies import LOOP_NAMES, REMAT_NAMES, Body, bodies_of, with_bodies
 from jzero.ir.edit import Editor
-from jzero.ir.marks import Analysis, Mark, Marks, enter_marks, read_marks
+from jzero.ir.marks import Analysis, Mark, enter_marks, read_marks
 from jzero.ir.rules import (
     BARRIER,
     CAST,
@@ -41,6 +41,7 @@ from jzero.ir.rules import (
     is_array,
     is_elementwise,
     is_reduction,
+    keeps_elements,
 )
 from jzero.ir.trace import TracedStep, input_marks
 from jzero.ir.uses import WHOLE, Uses
@@ -69,7 +70,7 @@ def gather_at_use(step: TracedStep, plan: Plan) -> TracedStep:
         reuse_window_bytes=plan.config.reuse_window_bytes,
         prefetch_bytes=plan.config.prefetch_bytes,
         is_cast_first=plan.config.gather_dtype == "compute",
-        uses=Uses(scope=SCOPE, is_constraint_shard=plan.placement.gather == "at_use"),
+        uses=Uses(scope=SCOPE, is_at_use=plan.placement.gather == "at_use"),
     )
     keep = (True,) * len(inner(step.jaxpr).outvars)
     return step.with_jaxpr(gatherer.rewrite(step.jaxpr, marks, keep))
@@ -90,6 +91,10 @@ class _Scope:
     # (bytes gathered before it, activation), oldest first
     paced: deque[tuple[int, Var]] = field(default_factory=deque)
     gathered_bytes: int = 0
+    # rearranged shard -> the equation that made it
+    moved: dict[Var, JaxprEqn] = field(default_factory=dict)
+    # rearranged shard -> (gathered source, the same rearrangement of it)
+    moved_wholes: dict[Var, tuple[Var, Var]] = field(default_factory=dict)
     retyped: set[Var] = field(default_factory=set)
 
     def evict(self) -> None:
@@ -184,6 +189,8 @@ class _Gatherer:
             or any(v in scope.marks for v in eqn.outvars)
         ):
             editor.copy(eqn)
+            if keeps_elements(eqn):
+                scope.moved[eqn.outvars[0]] = eqn
         else:
             editor.copy(
                 eqn,
@@ -210,6 +217,8 @@ class _Gatherer:
         """Returns the gathered value of a marked variable."""
         mark = scope.marks[var]
         editor = scope.editor
+        if var in scope.moved:
+            return self._whole_then_move(var, scope, eqn)
         narrow = self._narrowest(mark)
         if narrow < len(mark.casts):
             return self._whole_then_cast(mark, narrow, scope, eqn)
@@ -254,6 +263,17 @@ class _Gatherer:
         for name in mark.casts[narrow:]:
             whole = _cast(scope.editor, whole, name, eqn)
         return whole
+
+    def _whole_then_move(self, var: Var, scope: _Scope, eqn: JaxprEqn | None) -> Var:
+        """Gathers what was rearranged: one gather serves a table and its transpose."""
+        made = scope.moved[var]
+        whole = self._whole(made.invars[0], scope, eqn)
+        known = scope.moved_wholes.get(var)
+        if known is None or known[0] is not whole:
+            operands = [whole, *made.invars[1:]]
+            (moved,) = scope.editor.repeat(made, operands, scope=SCOPE)
+            known = scope.moved_wholes[var] = (whole, moved)
+        return known[1]
 
     def _cast_shard(
         self, var: Var, dtype: str, scope: _Scope, eqn: JaxprEqn | None
@@ -376,6 +396,3 @@ def _cast(editor: Editor, atom: Atom, dtype: str, eqn: JaxprEqn | None) -> Var:
 def _form_bytes(var: Var, form: str) -> int:
     dtype = var.aval.dtype if form == WHOLE else jnp.dtype(form)
     return var.aval.size * dtype.itemsize
-
-
-__all__ = ["Marks", "gather_at_use"]

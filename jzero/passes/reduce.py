@@ -20,7 +20,7 @@ from jzero.ir.bodies import bodies_of, with_bodies
 from jzero.ir.demands import Demands, OptionalDims, same_shape
 from jzero.ir.edit import Editor
 from jzero.ir.marks import Analysis, Mark, enter_marks, read_marks
-from jzero.ir.rules import BARRIER, CONSTRAINT, is_elementwise
+from jzero.ir.rules import BARRIER, CONSTRAINT, constrained_dims, is_elementwise
 from jzero.ir.specs import Dims
 from jzero.ir.trace import TracedStep, input_marks, output_dims
 from jzero.plan.plan import Plan
@@ -138,7 +138,4 @@ def _passes_on(eqn: JaxprEqn) -> bool:
 
 def _is_placed(eqn: JaxprEqn, dims: Dims) -> bool:
     """Says whether the producer already is the constraint that would be added."""
-    if eqn.primitive.name != CONSTRAINT:
-        return False
-    spec = tuple(getattr(eqn.params["sharding"], "spec", ()))
-    return spec + (None,) * (len(dims) - len(spec)) == dims
+    return eqn.primitive.name == CONSTRAINT and constrained_dims(eqn) == dims

@@ -172,3 +172,19 @@ def test_an_insertion_into_a_backward_pass_is_recognised() -> None:
         editor.tie(*eqn.outvars, like=eqn, scope="jzero.test")
     found = [is_inserted(e, "jzero.test") for e in editor.eqns]
     assert found == [False, True] * len(inner(jaxpr).eqns)
+
+
+def test_an_equation_can_be_repeated_on_other_operands() -> None:
+    jaxpr = trace(lambda x, y: (x.T, y), (8, 4), (8, 4))
+    editor = Editor(line_mesh())
+    (turn,) = inner(jaxpr).eqns
+    editor.copy(turn)
+    _, y = inner(jaxpr).invars
+    (turned,) = editor.repeat(turn, [y], scope="jzero.test")
+    editor.rename(y, turned)
+    new = editor.finish(jaxpr)
+    check_types(new)
+    assert is_inserted(inner(new).eqns[1], "jzero.test")
+    one, other = jaxpr_callable(new)(jnp.zeros((8, 4)), jnp.ones((8, 4)))
+    assert (float(one.sum()), float(other.sum())) == (0.0, 32.0)
+    assert other.shape == (4, 8)

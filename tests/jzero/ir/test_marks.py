@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import NamedSharding, PartitionSpec
 
 from jzero.compat.jaxpr import inner
 from jzero.ir.bodies import bodies_of
@@ -20,6 +21,7 @@ from jzero.ir.marks import (
     same_placement,
 )
 from tests.jzero.ir.jaxprs import DATA, eqn_of, shard, trace
+from tests.jzero.passes.steps import line_mesh
 
 W = shard(None, DATA)  # of an (8, 4) array
 
@@ -179,12 +181,79 @@ def test_marks_go_through_bodies(wrap: Callable[..., Any]) -> None:
     assert outs(wrap(lambda w: jnp.tanh(w) * 2), ((8, 4), W)) == [(None, DATA)]
 
 
-def test_a_root_means_nothing_outside_its_body() -> None:
-    jaxpr = trace(jax.jit(lambda w: w.astype(jnp.bfloat16)), (8, 4))
-    flow = Analysis().flow(jaxpr, [W])
-    (mark,) = flow.outs
-    assert mark is not None and mark.root is None
-    assert flow.marks[inner(jaxpr).outvars[0]].key == (inner(jaxpr).outvars[0], ())
+def _keys(function: Callable[..., Any], shape: tuple[int, ...], mark: Mark) -> Any:
+    """Per output, the casts by which it follows from the input; None if not so."""
+    jaxpr = trace(function, shape)
+    flow = Analysis().flow(jaxpr, [mark])
+    (w,) = inner(jaxpr).invars
+    marks = [flow.marks.get(v) for v in inner(jaxpr).outvars]
+    return [m.casts if m is not None and m.root is w else None for m in marks]
+
+
+@pytest.mark.parametrize(
+    "wrap", [jax.jit, jax.checkpoint, lambda f: jax.jit(jax.jit(f))]
+)
+def test_a_cast_that_leaves_a_body_is_still_that_cast(wrap: Callable[..., Any]) -> None:
+    half = lambda w: w.astype(jnp.bfloat16)  # noqa: E731
+    run = wrap(lambda w: (half(w), half(w).astype(jnp.float32), w * 2, half(w) * 2))
+    assert _keys(run, (8, 4), W) == [
+        ("bfloat16",),
+        ("bfloat16", "float32"),
+        None,
+        None,
+    ]
+    cast_before = _keys(lambda w: run(half(w))[1], (8, 4), W)
+    assert cast_before == [("bfloat16", "float32")]
+
+
+def test_slices_that_a_scan_yields_are_those_it_consumed() -> None:
+    def run(ws: jax.Array) -> Any:
+        def turn(c: jax.Array, w: jax.Array) -> Any:
+            return w.astype(jnp.bfloat16), (w.astype(jnp.bfloat16), c, w * 2)
+
+        last, ys = jax.lax.scan(turn, jnp.zeros((8, 4), jnp.bfloat16), ws, reverse=True)
+        return last, *ys
+
+    stacked = shard(None, None, DATA)
+    assert _keys(run, (3, 8, 4), stacked) == [None, ("bfloat16",), None, None]
+
+
+def test_what_a_loop_repeats_or_carries_is_another_array() -> None:
+    def run(w: jax.Array) -> Any:
+        zeros = jnp.zeros((8, 4), jnp.bfloat16)
+        half = lambda w: w.astype(jnp.bfloat16)  # noqa: E731
+        _, many = jax.lax.scan(lambda c, _: (c + 1, half(w)), 0, None, length=3)
+        last = jax.lax.fori_loop(0, 3, lambda _, c: half(w), zeros)
+        return many, last
+
+    assert _keys(run, (8, 4), W) == [None, None]
+
+
+def test_branches_must_agree_on_the_cast_too() -> None:
+    def run(w: jax.Array) -> Any:
+        half = lambda w: w.astype(jnp.bfloat16)  # noqa: E731
+        same = jax.lax.cond(w[0, 0] > 0, half, half, w)
+        other = jax.lax.cond(w[0, 0] > 0, half, lambda w: half(w * 2), w)
+        return same, other
+
+    assert _keys(run, (8, 4), W) == [("bfloat16",), None]
+
+
+def test_a_branch_without_state_agrees_if_it_is_placed_alike() -> None:
+    mesh = line_mesh()
+
+    def run(w: jax.Array) -> Any:
+        def zeros(*spec: str | None) -> Callable[..., Any]:
+            place = NamedSharding(mesh, PartitionSpec(*spec))
+            return lambda w: jax.lax.with_sharding_constraint(jnp.zeros_like(w), place)
+
+        turned = jax.lax.cond(w[0, 0] > 0, lambda w: w * 2, zeros(DATA), w)
+        alike = jax.lax.cond(w[0, 0] > 0, lambda w: w * 2, zeros(None, DATA), w)
+        loose = jax.lax.cond(w[0, 0] > 0, lambda w: w * 2, jnp.zeros_like, w)
+        only = jax.lax.cond(w[0, 0] > 0, zeros(None, DATA), zeros(None, DATA), w)
+        return turned, alike, loose, only
+
+    assert outs(run, ((8, 4), W)) == [None, (None, DATA), None, None]
 
 
 def test_an_analysis_is_made_once_per_set_of_marks() -> None:

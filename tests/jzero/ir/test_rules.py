@@ -8,16 +8,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from jzero.ir.rules import (
     ELEMENTWISE,
+    constrained_dims,
     is_array,
     is_elementwise,
     is_reduction,
+    keeps_elements,
     move_dims,
     moves_dims,
 )
 from tests.jzero.ir.jaxprs import DATA, eqn_of, trace
+from tests.jzero.passes.steps import line_mesh
 
 D = (DATA, None)  # of an (8, 4) array
 
@@ -113,6 +117,31 @@ def test_only_reductions_may_run_on_a_shard_without_a_placement() -> None:
     assert is_reduction(eqn_of(jaxpr, "reduce_sum"))
     assert is_reduction(eqn_of(jaxpr, "reduce_max"))
     assert not is_reduction(eqn_of(jaxpr, "transpose"))
+
+
+@pytest.mark.parametrize(
+    ("function", "wanted"),
+    [
+        (lambda x: x.T, True),
+        (lambda x: x[None], True),
+        (lambda x: x[:, :2], False),
+        (lambda x: x.sum(0), False),
+        (lambda x: x * 2, False),
+        (lambda x: jnp.broadcast_to(x[None], (3, 8, 4)), False),
+        (lambda x: jnp.sort(x), False),
+    ],
+)
+def test_what_only_rearranges(function: Callable[..., Any], wanted: bool) -> None:
+    assert keeps_elements(trace(function, (8, 4)).eqns[-1]) == wanted
+
+
+def test_where_a_constraint_puts_its_operand() -> None:
+    place = NamedSharding(line_mesh(), PartitionSpec(DATA))
+    single = SingleDeviceSharding(jax.devices()[0])
+    for sharding, wanted in ((place, (DATA, None)), (single, None)):
+        put = lambda x, s=sharding: jax.lax.with_sharding_constraint(x, s)  # noqa: E731
+        eqn = eqn_of(trace(put, (8, 4)), "sharding_constraint")
+        assert constrained_dims(eqn) == wanted
 
 
 def test_arrays_are_not_scalars_and_not_references() -> None:

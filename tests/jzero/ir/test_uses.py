@@ -25,10 +25,10 @@ def half(w: jax.Array) -> jax.Array:
     return w.astype(jnp.bfloat16)
 
 
-def form(function: Callable[..., Any], *, is_constraint_shard: bool = False) -> Any:
+def form(function: Callable[..., Any], *, is_at_use: bool = False) -> Any:
     """The form in which a remat of `function(w)` uses its operand."""
     jaxpr = trace(jax.checkpoint(function), (8, 8))
-    uses = Uses(scope=SCOPE, is_constraint_shard=is_constraint_shard)
+    uses = Uses(scope=SCOPE, is_at_use=is_at_use)
     return uses.sole_form(bodies_of(inner(jaxpr).eqns[0]), 0)
 
 
@@ -65,7 +65,7 @@ def test_widening_is_better_done_after_the_gather() -> None:
 
     struct = jax.ShapeDtypeStruct((8, 8), jnp.bfloat16)
     jaxpr = trace(jax.checkpoint(wide), struct)
-    uses = Uses(scope=SCOPE, is_constraint_shard=False)
+    uses = Uses(scope=SCOPE, is_at_use=False)
     assert uses.sole_form(bodies_of(inner(jaxpr).eqns[0]), 0) == WHOLE
 
 
@@ -79,7 +79,7 @@ def test_forms_are_found_in_nested_bodies() -> None:
 def test_branches_count_together() -> None:
     def run(one: Any, other: Any) -> Any:
         jaxpr = trace(lambda w: jax.lax.cond(w[0, 0] > 0, one, other, w), (8, 8))
-        uses = Uses(scope=SCOPE, is_constraint_shard=False)
+        uses = Uses(scope=SCOPE, is_at_use=False)
         return uses.sole_form(bodies_of(eqn_of(jaxpr, "cond")), 1)
 
     cast = lambda w: (half(w) @ half(w)).astype(jnp.float32)  # noqa: E731
@@ -96,7 +96,7 @@ def test_a_constraint_of_the_user() -> None:
         return jax.lax.with_sharding_constraint(w, sharding) @ w
 
     assert form(run) == WHOLE
-    assert form(run, is_constraint_shard=True) is None
+    assert form(run, is_at_use=True) is None
 
 
 def test_a_gather_that_is_there_already_is_made_of_a_shard() -> None:
@@ -109,6 +109,6 @@ def test_a_gather_that_is_there_already_is_made_of_a_shard() -> None:
     editor.rename(w, whole)
     editor.copy(inner(body.jaxpr).eqns[0])
     new = eqn.replace(params=eqn.params | {body.param: editor.finish(body.jaxpr)})
-    uses = Uses(scope=SCOPE, is_constraint_shard=False)
+    uses = Uses(scope=SCOPE, is_at_use=False)
     assert uses.sole_form(bodies_of(eqn), 0) == WHOLE
     assert uses.sole_form(bodies_of(new), 0) is None

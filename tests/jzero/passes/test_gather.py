@@ -15,6 +15,7 @@ from jzero.ir.bodies import LOOP_NAMES, REMAT_NAMES, bodies_of
 from jzero.ir.rules import BARRIER, CAST, CONSTRAINT
 from jzero.ir.trace import TracedStep
 from jzero.passes.gather import gather_at_use
+from jzero.passes.reduce import reduce_at_birth
 from tests.jzero.passes.programs import LAYERS, WIDTH, half, momentum
 from tests.jzero.passes.steps import (
     equations,
@@ -239,3 +240,90 @@ def test_the_user_s_own_axes_stay_split(name: str) -> None:
     assert gathers(new)
     for eqn in gathers(new):
         assert tuple(eqn.params["sharding"].spec) == (None, "model")
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_a_tied_table_is_gathered_once_for_both_of_its_uses(stage: int) -> None:
+    step, plan = trace_program("tied", stage)
+    tables = [
+        e for e in gathers(gather_at_use(step, plan)) if 32 in e.outvars[0].aval.shape
+    ]
+    assert len(tables) == 1  # the embedding, and the head that reads its transpose
+    assert tables[0].outvars[0].aval.shape == (32, WIDTH)
+
+
+def loss_of_jitted_blocks(params: Any, x: jax.Array) -> jax.Array:
+    block = jax.jit(lambda w, h: jnp.tanh(h @ half(w)))
+    h = half(x)
+    for w in params.values():
+        h = block(w, h)
+    return h.astype(jnp.float32).mean()
+
+
+def loss_of_branches(params: Any, x: jax.Array) -> jax.Array:
+    h = half(x)
+    for w in params.values():
+        h = jax.lax.cond(
+            h.sum() > 0,
+            lambda w, h: jnp.tanh(h @ half(w)),
+            lambda w, h: h @ half(w),
+            *(w, h),
+        )
+    return h.astype(jnp.float32).mean()
+
+
+@pytest.mark.parametrize("loss", [loss_of_jitted_blocks, loss_of_branches])
+def test_forward_bodies_hand_no_copy_of_a_weight_to_backward(loss: Any) -> None:
+    """What a body returns for backward is the array that was gathered for it."""
+    params = {f"w{i}": jnp.ones((WIDTH, WIDTH)) for i in range(3)}
+    args = (params, params, jnp.ones((32, WIDTH)))
+    step, plan = trace_step(momentum(loss), args, 1)
+    new = gather_at_use(step, plan)
+    found = [str(e.outvars[0].aval.dtype) for e in gathers(new)]
+    assert found == ["bfloat16"] * 3
+    assert at_top(new, CONSTRAINT) == 3
+
+
+def test_a_scan_without_remat_gathers_its_stack_once() -> None:
+    def loss(params: Any, x: jax.Array) -> jax.Array:
+        turn = lambda h, w: (jnp.tanh(h @ half(w)), None)  # noqa: E731
+        h, _ = jax.lax.scan(turn, half(x), params["w"])
+        return h.astype(jnp.float32).mean()
+
+    args = [{"w": jnp.ones((LAYERS, WIDTH, WIDTH))}] * 2
+    step, plan = trace_step(momentum(loss), (*args, jnp.ones((32, WIDTH))), 1)
+    new = gather_at_use(step, plan)
+    (gathered,) = gathers(new)
+    loops = [e for e in inner(new.jaxpr).eqns if e.primitive.name in LOOP_NAMES]
+    assert len(loops) == 2
+    assert all(gathered.outvars[0] in e.invars for e in loops)
+
+
+def test_an_optimizer_that_may_skip_gathers_no_update() -> None:
+    """A branch of zeros agrees with a branch of shards, once it is placed."""
+
+    def loss(params: Any, x: jax.Array) -> jax.Array:
+        return ((x @ params["w"]) ** 2).mean()
+
+    def skipping(params: Any, slots: Any, x: jax.Array) -> Any:
+        value, grads = jax.value_and_grad(loss)(params, x)
+        slots = jax.tree.map(lambda m, g: 0.9 * m + g, slots, grads)
+        updates = jax.lax.cond(
+            value > 0,
+            lambda m: jax.tree.map(lambda m: 0.1 * m, m),
+            lambda m: jax.tree.map(jnp.zeros_like, m),
+            slots,
+        )
+        return jax.tree.map(jnp.subtract, params, updates), slots, value
+
+    w = {"w": jnp.ones((WIDTH, WIDTH))}
+    step, plan = trace_step(skipping, (w, w, jnp.ones((32, WIDTH))), 3)
+    new = gather_at_use(reduce_at_birth(step, plan), plan)
+    cond = next(e for e in inner(new.jaxpr).eqns if e.primitive.name == "cond")
+    inside = [
+        tuple(e.params["sharding"].spec)
+        for body in bodies_of(cond)
+        for e in equations(body.jaxpr)
+        if e.primitive.name == CONSTRAINT
+    ]
+    assert inside == [(None, "data")]  # the zeros; nothing is made whole
