@@ -74,11 +74,12 @@ def work(args: argparse.Namespace) -> None:
             print(f"step {i:4d}  loss {loss:.4f}", flush=True)
     params = step.gather(state.params)  # every process must take part
     total = sum(float(np.abs(leaf).sum()) for leaf in jax.tree.leaves(params))
-    print(
+    # One write, line end included: processes that share a terminal do not mix.
+    sys.stdout.write(
         f"process {index} of {count}, {jax.local_device_count()} of "
-        f"{jax.device_count()} devices: loss {loss:.6f}, |weights| {total:.4f}",
-        flush=True,
+        f"{jax.device_count()} devices: loss {loss:.6f}, |weights| {total:.4f}\n"
     )
+    sys.stdout.flush()
 
 
 def launch(args: argparse.Namespace, arguments: Sequence[str]) -> int:

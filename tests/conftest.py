@@ -21,6 +21,10 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 # Jzero must not lean on arrays of different ranks meeting silently.
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
+# JAX 0.10.2 can stall when many eight-device programs are queued on few cores: a
+# participant never reaches its collective. One program at a time does not.
+jax.config.update("jax_cpu_enable_async_dispatch", False)
+
 # The same examples every time; no deadline, since compilation dominates.
 settings.register_profile(
     "suite",
