@@ -7,6 +7,7 @@ import: runtime and below. Read next: `jzero/runtime/program.py`.
 
 from __future__ import annotations
 
+import itertools
 import operator
 import warnings
 import weakref
@@ -39,41 +40,84 @@ from jzero.runtime.settings import Known, Settings, plan_for_state
 from jzero.runtime.tracing import abstract
 
 
+# So many leaves are watched: when one is freed, so are the others we hold.
+_NUM_WATCHES = 16
+
+
 @dataclass(frozen=True, slots=True)
 class _Quick:
     """What the last call returned, if the next may go straight to its program.
 
+    A state that comes straight back needs no inspection, but its leaves are all
+    compared, since a dict may have been edited in place. They are held for that: weak
+    references to each cost more than the rest of a call. A user who drops the state
+    must get its memory back, so the first watched leaf that dies lets all go.
+
     Attributes:
       program: the program of the last call.
-      state_refs: each state leaf that was returned, weakly, so that a state which
-        is dropped is freed. One that comes straight back needs no inspection, but a
-        dict may have been edited in place.
+      state: the state leaves that it returned.
+      stride: every so many are watched: all of a few, some of many.
+      watches: weak references to these.
       shapes: of the other arguments.
     """
 
     program: Program
-    state_refs: list[weakref.ref[Any]]
+    state: list[Any]
+    stride: int
+    watches: list[weakref.ref[Any]]
     shapes: tuple[Any, ...]
 
-    def accept(self, args: Sequence[Any]) -> Sequence[Any] | None:
-        """Returns the arguments, data placed, if they continue the last call."""
-        state_args = self.program.state_args
-        state = jax.tree.leaves([args[i] for i in state_args])
-        refs = self.state_refs
-        # Not `id`: it is an audited call, 30 times dearer than `is`.
-        if len(state) != len(refs) or not all(
-            map(operator.is_, state, [ref() for ref in refs])
-        ):
+    @classmethod
+    def after(
+        cls, program: Program, outs: list[Any], shapes: tuple[Any, ...]
+    ) -> _Quick:
+        """Remembers what a call returned, but for the watched leaves themselves."""
+        state = program.new_state(outs)
+
+        def let_go(_: Any) -> None:
+            state.clear()
+
+        stride = max(1, len(state) // _NUM_WATCHES)
+        watches = [weakref.ref(leaf, let_go) for leaf in state[::stride]]
+        state[::stride] = [None] * len(watches)
+        return cls(program, state, stride, watches, shapes)
+
+    def accept(self, args: Sequence[Any]) -> list[list[Any]] | None:
+        """Returns the leaves, data placed, of arguments that continue the last call.
+
+        From now on all leaves are held: the call that follows takes their buffers.
+
+        Raises:
+          ValueError: an argument has another structure.
+        """
+        program = self.program
+        treedefs = program.arg_treedefs
+        state_args = program.state_args
+        if len(args) != len(treedefs) or not self.state:
             return None
-        positions = [i for i in range(len(args)) if i not in state_args]
-        data, treedef = jax.tree.flatten([args[i] for i in positions])
+        # Takes half the time of flattening and comparing structures.
+        lists = [
+            treedef.flatten_up_to(arg)
+            for treedef, arg in zip(treedefs, args, strict=True)
+        ]
+        self.state[::self.stride] = [watch() for watch in self.watches]
+        expected = iter(self.state)
+        data: list[Any] = []
+        for i, leaves in enumerate(lists):
+            if i not in state_args:
+                data += leaves
+            # Not `id`: it is an audited call, 30 times dearer than `is`.
+            elif not all(map(operator.is_, leaves, expected)):
+                return None
         if tuple(map(shape_of, data)) != self.shapes:
             return None
-        placed = place_data(data, self.program)
-        if placed is data:
-            return args
-        new = dict(zip(positions, treedef.unflatten(placed), strict=True))
-        return [new.get(i, arg) for i, arg in enumerate(args)]
+        placed = place_data(data, program)
+        if placed is not data:
+            rest = iter(placed)
+            for i, leaves in enumerate(lists):
+                if i not in state_args:
+                    lists[i] = list(itertools.islice(rest, len(leaves)))
+        return lists
 
 
 # What a program raises before it runs, when arguments do not fit it.
@@ -131,8 +175,9 @@ class TrainStep:
             try:
                 accepted = quick.accept(args)
                 if accepted is not None:
-                    result = program.call(accepted)
-                    return self._returned(program, result, quick.shapes)
+                    outs = program.call(accepted)
+                    self._quick = _Quick.after(program, outs, quick.shapes)
+                    return program.finish(outs)
             except (*_REFUSED, IndexError) as error:
                 if _has_run(error):
                     raise
@@ -325,19 +370,14 @@ class TrainStep:
             leaves[flat] = leaf
         for flat, leaf in zip(program.other_flat, data, strict=True):
             leaves[flat] = leaf
-        result = program(leaves)
+        outs = program.call(program.by_argument(leaves))
+        result = program.finish(outs)
         if objects is not None:
             states, value = result
             objects.update(states)
             return value
-        if not is_plain:
-            return result
-        return self._returned(program, result, tuple(map(shape_of, data)))
-
-    def _returned(self, program: Program, result: Any, shapes: tuple[Any, ...]) -> Any:
-        """Remembers the state that goes out, in case it comes straight back."""
-        new = jax.tree.leaves(program.new_states(result))
-        self._quick = _Quick(program, list(map(weakref.ref, new)), shapes)
+        if is_plain:
+            self._quick = _Quick.after(program, outs, tuple(map(shape_of, data)))
         return result
 
     def _vet(self, program: Program, state: Sequence[Any]) -> list[Any]:

@@ -1,7 +1,7 @@
 """What can be asked of a function that is already under `jax.jit`.
 
-Lives here: unwrapping such a function and reading which of its arguments are
-static. May import: jax alone. Read next: `jzero/runtime/calls.py`.
+Lives here: unwrapping such a function, reading which of its arguments are static,
+and giving a lowered one other trees. May import: jax alone. Read next: `jzero/runtime/calls.py`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import inspect
 import types
 from collections.abc import Callable
 from typing import Any
+
+import jax
 
 
 def is_jitted(function: Callable[..., Any]) -> bool:
@@ -46,3 +48,26 @@ def _unwrap_method(
         tuple(n - 1 if n > 0 else n for n in nums if n != 0),
         tuple(n for n in names if n != parameters[0]),
     )
+
+
+def with_trees(
+    lowered: jax.stages.Lowered, in_treedef: Any, out_treedef: Any
+) -> jax.stages.Lowered:
+    """Returns the same lowered program for other trees of the same leaves.
+
+    Args:
+      lowered: a lowered function.
+      in_treedef: structure of its positional arguments.
+      out_treedef: structure of its result.
+
+    Raises:
+      ValueError: a structure has another number of leaves.
+    """
+    infos = jax.tree.leaves(lowered.args_info)
+    args = in_treedef.unflatten(infos)
+    if out_treedef.num_leaves != lowered.out_tree.num_leaves:
+        raise ValueError(
+            f"{out_treedef.num_leaves} results for {lowered.out_tree.num_leaves}"
+        )
+    lowering: Any = lowered._lowering
+    return jax.stages.Lowered(lowering, (tuple(args), {}), out_treedef, no_kwargs=True)

@@ -7,15 +7,16 @@ May import: runtime, ir, plan. Read next: `build.py`, which makes the jaxpr.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jax.tree_util import GetAttrKey, SequenceKey
 
 from jzero.compat.jaxpr import inner, jaxpr_callable
+from jzero.compat.jit import with_trees
 from jzero.ir.trace import TracedStep
 from jzero.plan.plan import Plan
 from jzero.runtime.calls import StepFunction
@@ -34,18 +35,20 @@ class Program:
 
     Attributes:
       plan: placements of state and batch.
-      run: jitted function of the dynamic arguments of the call. Returns what the
-        step returns if `is_direct`, else (new state leaves, rest).
+      run: jitted function of the leaves of each dynamic argument, in a list each,
+        which spares `jax.jit` from taking trees apart. Returns the step's leaves:
+        in its own order if `is_direct`, else new state leaves first.
       is_direct: the step returns its state in an order that donation can use.
       state_args: which dynamic arguments are state.
       state_flat: flat input index of each state leaf.
       other_flat: flat input index of each other leaf.
       in_structs: shape and dtype of each flat input.
       in_treedef: structure of the dynamic arguments.
+      arg_treedefs: structure of each of them.
       state_shardings: where each state leaf lies.
       other_shardings: where each other leaf lies.
-      new_states: picks the new state objects out of what the step returns.
-      out_order: for each output of the step, its index in state leaves + rest.
+      new_state: picks the new state leaves out of what `run` returns.
+      out_order: for each output of the step, its index in what `run` returns.
       out_treedef: structure of what the step returns.
     """
 
@@ -57,29 +60,31 @@ class Program:
     other_flat: tuple[int, ...]
     in_structs: tuple[jax.ShapeDtypeStruct, ...]
     in_treedef: Any
+    arg_treedefs: tuple[Any, ...]
     state_shardings: tuple[NamedSharding, ...]
     other_shardings: tuple[NamedSharding, ...]
-    new_states: Callable[[Any], tuple[Any, ...]]
+    new_state: Callable[[list[Any]], list[Any]]
     out_order: tuple[int, ...]
     out_treedef: Any
 
-    def __call__(self, leaves: Sequence[Any]) -> Any:
-        """Runs on flat dynamic leaves and returns what the step returns."""
-        return self.call(self.in_treedef.unflatten(leaves))
-
-    def call(self, args: Sequence[Any]) -> Any:
-        """Runs on dynamic arguments and returns what the step returns."""
+    def call(self, lists: Sequence[list[Any]]) -> list[Any]:
+        """Runs on the leaves of each dynamic argument and returns flat results."""
         if jax.sharding.get_abstract_mesh().empty:
-            return self.finish(self.run(*args))
+            return self.run(*lists)
         with tracing_context(self.mesh):
-            return self.finish(self.run(*args))
+            return self.run(*lists)
 
-    def finish(self, result: Any) -> Any:
-        """Puts the results of `run` together as the step function returns them."""
-        if self.is_direct:
-            return result
-        leaves = [*result[0], *result[1]]
-        return self.out_treedef.unflatten([leaves[i] for i in self.out_order])
+    def finish(self, outs: list[Any]) -> Any:
+        """Puts the results of `call` together as the step function returns them."""
+        if not self.is_direct:
+            outs = [outs[i] for i in self.out_order]
+        return self.out_treedef.unflatten(outs)
+
+    def by_argument(self, leaves: Sequence[Any]) -> list[list[Any]]:
+        """Cuts flat dynamic leaves into those of each argument."""
+        rest = iter(leaves)
+        counts = [treedef.num_leaves for treedef in self.arg_treedefs]
+        return [list(itertools.islice(rest, count)) for count in counts]
 
     @property
     def state_structs(self) -> tuple[jax.ShapeDtypeStruct, ...]:
@@ -87,9 +92,19 @@ class Program:
         return tuple(self.in_structs[i] for i in self.state_flat)
 
     def lower(self) -> jax.stages.Lowered:
-        """Lowers for the shapes the program was built for; nothing runs."""
+        """Lowers for the shapes the program was built for; nothing runs.
+
+        The result takes and returns trees, as the step does; where donation needs
+        another order (not `is_direct`), it returns (new state leaves, rest).
+        """
         with tracing_context(self.mesh):
-            return self.run.lower(*self.in_treedef.unflatten(self.in_structs))
+            lowered = self.run.lower(*self.by_argument(self.in_structs))
+        out_treedef = self.out_treedef
+        if not self.is_direct:
+            num_state = len(self.state_flat)
+            num_rest = len(self.out_order) - num_state
+            out_treedef = jax.tree.structure(([0] * num_state, [0] * num_rest))
+        return with_trees(lowered, self.in_treedef, out_treedef)
 
     @property
     def mesh(self) -> Mesh:
@@ -166,20 +181,23 @@ def wrap_program(
     rest = inner(step.jaxpr).outvars[num_state:]
     is_direct = _keeps_order(layout, num_state, [v.aval.shape for v in rest])
 
-    def train_step(*args: Any) -> Any:
-        inputs = jax.tree.leaves(args)
+    def train_step(*lists: list[Any]) -> list[Any]:
+        inputs = list(itertools.chain.from_iterable(lists))
         if any(map(_differs, inputs, structs)):
             raise OtherShapesError
         outs = evaluate(*inputs)
-        new, others = [strong(x) for x in outs[:num_state]], list(outs[num_state:])
-        if not is_direct:
-            return new, others
-        leaves = [*new, *others]
-        return out_treedef.unflatten([leaves[i] for i in out_order])
+        leaves = [*map(strong, outs[:num_state]), *outs[num_state:]]
+        return [leaves[i] for i in out_order] if is_direct else leaves
 
     train_step.__name__ = function.name
-    state_shardings = tuple(NamedSharding(step.mesh, p.spec) for p in plan.state)
-    other_shardings = tuple(NamedSharding(step.mesh, p.spec) for p in plan.batch)
+    # One object for each spec: a call then compares them by identity.
+    by_spec: dict[PartitionSpec, NamedSharding] = {}
+    state_shardings, other_shardings = (
+        tuple(
+            by_spec.setdefault(p.spec, NamedSharding(step.mesh, p.spec)) for p in placed
+        )
+        for placed in (plan.state, plan.batch)
+    )
     in_shardings: list[Any] = [None] * len(structs)
     for flat, sharding in zip(
         (*layout.state_flat, *layout.other_flat),
@@ -191,13 +209,18 @@ def wrap_program(
     # partitioner left them.
     whole = NamedSharding(step.mesh, PartitionSpec())
     rest_shardings = [None if v.aval.shape else whole for v in rest]
-    out_shardings: Any = (list(state_shardings), rest_shardings)
+    out_shardings = [*state_shardings, *rest_shardings]
+    new_state = slice(num_state)
     if is_direct:
-        leaves = [*state_shardings, *rest_shardings]
-        out_shardings = out_treedef.unflatten([leaves[i] for i in out_order])
+        out_shardings = [out_shardings[i] for i in out_order]
+        new_state = layout.outs[:num_state]
+    arg_treedefs = tuple(jax.tree.structure(arg) for arg in traced.args)
+    rest_in = iter(in_shardings)
     run = jax.jit(
         train_step,
-        in_shardings=in_treedef.unflatten(in_shardings),
+        in_shardings=tuple(
+            list(itertools.islice(rest_in, t.num_leaves)) for t in arg_treedefs
+        ),
         out_shardings=out_shardings,
         donate_argnums=matched.args,
         compiler_options=dict(plan.config.compiler_options) or None,
@@ -211,9 +234,10 @@ def wrap_program(
         other_flat=layout.other_flat,
         in_structs=tuple(structs),
         in_treedef=in_treedef,
+        arg_treedefs=arg_treedefs,
         state_shardings=state_shardings,
         other_shardings=other_shardings,
-        new_states=_picker([node.keys for node in matched.nodes]),
+        new_state=_picker(new_state),
         out_order=out_order,
         out_treedef=out_treedef,
     )
@@ -245,17 +269,12 @@ def _keeps_order(
 
 
 def _picker(
-    paths: Sequence[tuple[Any, ...]],
-) -> Callable[[Any], tuple[Any, ...]]:
-    """Returns a function that follows each path into a result."""
-
-    def follow(tree: Any, path: tuple[Any, ...]) -> Any:
-        for key in path:
-            tree = (
-                getattr(tree, key.name)
-                if isinstance(key, GetAttrKey)
-                else tree[key.idx if isinstance(key, SequenceKey) else key.key]
-            )
-        return tree
-
-    return lambda result: tuple(follow(result, path) for path in paths)
+    positions: Sequence[int] | slice,
+) -> Callable[[list[Any]], list[Any]]:
+    """Returns a function that picks leaves; a run of them in one cut."""
+    if not isinstance(positions, slice):
+        first, last = positions[0], positions[-1]
+        if list(positions) != list(range(first, last + 1)):
+            return lambda leaves: [leaves[i] for i in positions]
+        positions = slice(first, last + 1)
+    return operator.itemgetter(positions)
