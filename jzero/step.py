@@ -7,12 +7,8 @@ import: runtime and below. Read next: `jzero/runtime/program.py`.
 
 from __future__ import annotations
 
-import itertools
-import operator
 import warnings
-import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -36,89 +32,9 @@ from jzero.runtime.placement import (
     user_spec,
 )
 from jzero.runtime.program import OtherShapesError, Program
+from jzero.runtime.quick import Quick
 from jzero.runtime.settings import Known, Settings, plan_for_state
 from jzero.runtime.tracing import abstract
-
-
-# So many leaves are watched: when one is freed, so are the others we hold.
-_NUM_WATCHES = 16
-
-
-@dataclass(frozen=True, slots=True)
-class _Quick:
-    """What the last call returned, if the next may go straight to its program.
-
-    A state that comes straight back needs no inspection, but its leaves are all
-    compared, since a dict may have been edited in place. They are held for that: weak
-    references to each cost more than the rest of a call. A user who drops the state
-    must get its memory back, so the first watched leaf that dies lets all go.
-
-    Attributes:
-      program: the program of the last call.
-      state: the state leaves that it returned.
-      stride: every so many are watched: all of a few, some of many.
-      watches: weak references to these.
-      shapes: of the other arguments.
-    """
-
-    program: Program
-    state: list[Any]
-    stride: int
-    watches: list[weakref.ref[Any]]
-    shapes: tuple[Any, ...]
-
-    @classmethod
-    def after(
-        cls, program: Program, outs: list[Any], shapes: tuple[Any, ...]
-    ) -> _Quick:
-        """Remembers what a call returned, but for the watched leaves themselves."""
-        state = program.new_state(outs)
-
-        def let_go(_: Any) -> None:
-            state.clear()
-
-        stride = max(1, len(state) // _NUM_WATCHES)
-        watches = [weakref.ref(leaf, let_go) for leaf in state[::stride]]
-        state[::stride] = [None] * len(watches)
-        return cls(program, state, stride, watches, shapes)
-
-    def accept(self, args: Sequence[Any]) -> list[list[Any]] | None:
-        """Returns the leaves, data placed, of arguments that continue the last call.
-
-        From now on all leaves are held: the call that follows takes their buffers.
-
-        Raises:
-          ValueError: an argument has another structure.
-        """
-        program = self.program
-        treedefs = program.arg_treedefs
-        state_args = program.state_args
-        if len(args) != len(treedefs) or not self.state:
-            return None
-        # Takes half the time of flattening and comparing structures.
-        lists = [
-            treedef.flatten_up_to(arg)
-            for treedef, arg in zip(treedefs, args, strict=True)
-        ]
-        self.state[::self.stride] = [watch() for watch in self.watches]
-        expected = iter(self.state)
-        data: list[Any] = []
-        for i, leaves in enumerate(lists):
-            if i not in state_args:
-                data += leaves
-            # Not `id`: it is an audited call, 30 times dearer than `is`.
-            elif not all(map(operator.is_, leaves, expected)):
-                return None
-        if tuple(map(shape_of, data)) != self.shapes:
-            return None
-        placed = place_data(data, program)
-        if placed is not data:
-            rest = iter(placed)
-            for i, leaves in enumerate(lists):
-                if i not in state_args:
-                    lists[i] = list(itertools.islice(rest, len(leaves)))
-        return lists
-
 
 # What a program raises before it runs, when arguments do not fit it.
 _REFUSED = (OtherShapesError, ValueError, TypeError, RuntimeError)
@@ -155,7 +71,7 @@ class TrainStep:
         self._settings = settings
         self._programs: dict[Any, Program] = {}
         self._known: list[Known] | None = None
-        self._quick: _Quick | None = None
+        self._quick: Quick | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs one step; takes and returns what the step function does.
@@ -176,7 +92,7 @@ class TrainStep:
                 accepted = quick.accept(args)
                 if accepted is not None:
                     outs = program.call(accepted)
-                    self._quick = _Quick.after(program, outs, quick.shapes)
+                    self._quick = Quick.after(program, outs, quick.shapes)
                     return program.finish(outs)
             except (*_REFUSED, IndexError) as error:
                 if _has_run(error):
@@ -349,16 +265,37 @@ class TrainStep:
         graphdef = None if objects is None else objects.graphdef
         key = (treedef, call.keys, call.statics, graphdef)
         key = (*key, tuple(map(shape_of, leaves)))
-        program = self._programs.get(key)
+        program = self._programs.get(key) or self._takes_numbers(key, leaves)
         if program is None:
             mesh, axes = self._settings.mesh, self._settings.config.axes
             given = [user_spec(leaf, mesh, axes) for leaf in leaves]
             program = build_program(
                 function, call, self._settings, known=self._known, given=given
             )
-            self._programs[key] = program
+        self._programs[key] = program
         is_plain = objects is None and not call.statics and not kwargs
         return program, objects, leaves, is_plain
+
+    def _takes_numbers(self, key: Any, leaves: Sequence[Any]) -> Program | None:
+        """Finds a program for a state in which a scalar was set to a Python number.
+
+        It need not be compiled again: state is placed with its own dtype.
+        """
+        numbers = {i for i, x in enumerate(leaves) if isinstance(x, bool | int | float)}
+        for (*other, shapes), program in self._programs.items():
+            if not numbers or tuple(other) != key[:-1]:
+                continue
+            differ = [i for i, s in enumerate(key[-1]) if s != shapes[i]]
+            structs = program.in_structs
+            if all(
+                i in numbers
+                and i in program.state_flat
+                and abstract(leaves[i]).dtype == structs[i].dtype
+                and not structs[i].shape
+                for i in differ
+            ):
+                return program
+        return None
 
     def _call_any(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self._quick = None
@@ -377,7 +314,7 @@ class TrainStep:
             objects.update(states)
             return value
         if is_plain:
-            self._quick = _Quick.after(program, outs, tuple(map(shape_of, data)))
+            self._quick = Quick.after(program, outs, tuple(map(shape_of, data)))
         return result
 
     def _vet(self, program: Program, state: Sequence[Any]) -> list[Any]:

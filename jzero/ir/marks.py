@@ -58,10 +58,14 @@ class Mark:
 
     def rooted(self, var: Var) -> Mark:
         """Returns the mark of a value that is not a cast of another."""
+        if self.root is var and not self.casts:
+            return self
         return replace(self, root=var, casts=())
 
     def unrooted(self) -> Mark:
         """Returns the mark as it looks from outside the body."""
+        if self.root is None and not self.casts:
+            return self
         return replace(self, root=None, casts=())
 
 

@@ -27,9 +27,10 @@ from jzero.runtime.program import Layout, Program, wrap_program
 from jzero.runtime.settings import Known, Settings, plan_for_state
 from jzero.runtime.tracing import (
     TracedCall,
-    has_weak_state,
     strong_state,
     trace_call,
+    trace_guessing,
+    weak_args,
 )
 
 
@@ -53,16 +54,15 @@ def build_program(
     Returns:
       The program. Nothing is compiled yet.
     """
-    traced = trace_call(function, call, settings.mesh)
     chosen = _dynamic_indices(call, settings.state_argnums, "state_argnums")
+    traced, guessed = trace_guessing(function, call, settings.mesh, chosen)
     derived = derived_outputs(traced.jaxpr)
     matched = match_state(
         call.names, traced.args, traced.out, chosen=chosen, derived=derived
     )
-    if has_weak_state(traced, matched.args):
-        traced = trace_call(
-            function, call, settings.mesh, strong_state(traced, matched.args)
-        )
+    if weak_args(call, guessed) != weak_args(call, matched.args):
+        strong_values = strong_state(call, matched.args)
+        traced = trace_call(function, call, settings.mesh, strong_values)
         matched = match_state(
             call.names, traced.args, traced.out, chosen=chosen, derived=derived
         )

@@ -80,18 +80,50 @@ def strong(value: Any) -> Any:
     return value
 
 
-def has_weak_state(traced: TracedCall, state_args: Sequence[int]) -> bool:
-    """Says whether a state leaf came as a Python number."""
-    return any(x.weak_type for i in state_args for x in jax.tree.leaves(traced.args[i]))
+def trace_guessing(
+    function: StepFunction, call: Call, mesh: Mesh, chosen: Sequence[int] | None
+) -> tuple[TracedCall, tuple[int, ...]]:
+    """Traces a call whose state arguments may not be known yet.
+
+    A number in the state (a Flax `TrainState` starts at `step=0`) must be traced
+    with a strong type, one in the data with a weak type. Which is which shows only
+    afterwards, and tracing is most of the cost, so every tree of several leaves is
+    taken for state.
+
+    Args:
+      function: the user's function.
+      call: the call, taken apart.
+      mesh: devices with Auto axes.
+      chosen: the state arguments, where given.
+
+    Returns:
+      (traced call, the arguments that were traced as state).
+    """
+    guessed = chosen
+    if guessed is None:
+        sizes = [len(jax.tree.leaves(value)) for value in call.values]
+        guessed = [i for i, size in enumerate(sizes) if size > 1]
+    traced = trace_call(function, call, mesh, strong_state(call, guessed))
+    return traced, tuple(guessed)
 
 
-def strong_state(traced: TracedCall, state_args: Sequence[int]) -> tuple[Any, ...]:
-    """Returns the traced arguments with strong types in the state."""
+def weak_args(call: Call, state_args: Sequence[int]) -> set[int]:
+    """Returns which of the arguments hold a leaf that came as a Python number."""
+    return {
+        i
+        for i in state_args
+        if any(abstract(x).weak_type for x in jax.tree.leaves(call.values[i]))
+    }
 
-    def strip(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+
+def strong_state(call: Call, state_args: Sequence[int]) -> tuple[Any, ...]:
+    """Returns abstract arguments with strong types in the state."""
+
+    def strip(leaf: Any) -> jax.ShapeDtypeStruct:
+        struct = abstract(leaf)
+        return jax.ShapeDtypeStruct(struct.shape, struct.dtype)
 
     return tuple(
-        jax.tree.map(strip, a) if i in state_args else a
-        for i, a in enumerate(traced.args)
+        jax.tree.map(strip if i in state_args else abstract, value)
+        for i, value in enumerate(call.values)
     )

@@ -57,7 +57,7 @@ def test_ten_steps_on_batches_of_every_form(start: str, stage: int) -> None:
     assert counter.count == 1
 
 
-@pytest.mark.parametrize("value", ("array",))
+@pytest.mark.parametrize("value", (0.05, np.float32(0.05), "array"))
 def test_learning_rate_set_by_hand_between_steps(value: Any) -> None:
     step = jzero.shard_train_step(train_step, config=SHARD_ALL)
     alone = jax.jit(train_step)

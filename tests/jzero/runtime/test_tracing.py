@@ -11,10 +11,11 @@ from jzero.runtime.calls import StepFunction
 from jzero.runtime.mesh import default_mesh
 from jzero.runtime.tracing import (
     abstract,
-    has_weak_state,
     strong,
     strong_state,
     trace_call,
+    trace_guessing,
+    weak_args,
 )
 
 
@@ -35,9 +36,27 @@ def test_a_call_becomes_a_flat_program_and_nothing_runs() -> None:
     traced = trace_call(function, call, default_mesh("data"))
     assert [tuple(v.aval.shape) for v in inner(traced.jaxpr).invars] == [(), (4,), (8,)]
     assert traced.out[0]["w"].shape == (4,)
-    assert has_weak_state(traced, (0,)) and not has_weak_state(traced, (1,))
-    again = trace_call(function, call, default_mesh("data"), strong_state(traced, (0,)))
-    assert not has_weak_state(again, (0,))
+    assert weak_args(call, (0, 1)) == {0}
+    assert traced.args[0]["n"].weak_type
+    assert not strong_state(call, (0,))[0]["n"].weak_type
+
+
+def test_a_number_is_traced_as_state_at_once_if_it_may_be() -> None:
+    calls = []
+
+    def counted(state, x, lr):
+        calls.append(x)
+        return {"n": state["n"] + 1, "w": state["w"] * lr}
+
+    mesh = default_mesh("data")
+    function = StepFunction(counted)
+    call = function.split(({"n": 0, "w": jnp.ones(4)}, jnp.ones(8), 0.1), {})
+    traced, guessed = trace_guessing(function, call, mesh, None)
+    assert guessed == (0,) and len(calls) == 1
+    weak = [v.aval.weak_type for v in inner(traced.jaxpr).invars]
+    assert weak == [False, False, False, True]
+    _, given = trace_guessing(function, call, mesh, (1,))
+    assert given == (1,)
 
 
 def test_strong_strips_the_weak_type() -> None:
