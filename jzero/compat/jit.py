@@ -1,7 +1,8 @@
 """What can be asked of a function that is already under `jax.jit`.
 
 Lives here: unwrapping such a function, reading which of its arguments are static,
-and giving a lowered one other trees. May import: jax alone. Read next: `jzero/runtime/calls.py`.
+and giving a lowered one other trees. May import: jax alone. Read next:
+`jzero/runtime/calls.py`.
 """
 
 from __future__ import annotations
