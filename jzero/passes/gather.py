@@ -231,10 +231,12 @@ class _Gatherer:
         if eqn is not None and not mark.is_once:
             num_bytes = var.aval.size * var.aval.dtype.itemsize
             guards += self._pace(eqn, num_bytes, scope, is_again=key in scope.seen)
+        # The audit reads the leaf's number back out of the compiled program.
+        scope_name = f"{SCOPE}/leaf{mark.leaf}"
         if len(guards) > 1 or mark.casts:
             # Also keeps the compiler from moving the cast behind the gather.
-            source = editor.tie(*guards, like=eqn, scope=SCOPE)[0]
-        whole = editor.constrain(source, mark.base, like=eqn, scope=SCOPE)
+            source = editor.tie(*guards, like=eqn, scope=scope_name)[0]
+        whole = editor.constrain(source, mark.base, like=eqn, scope=scope_name)
         scope.seen.add(key)
         scope.live[key] = (whole, var.aval.size * var.aval.dtype.itemsize)
         if not mark.is_once and not scope.is_remat:
