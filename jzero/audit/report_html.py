@@ -186,7 +186,8 @@ def _overview(reports: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> st
     columns = "".join(f'<th scope="col">{head}</th>' for head in heads)
     one = " one" if len(reports) == 1 else ""
     return (
-        f'<section class="overview"><h2>Per device</h2><table class="overview{one}">'
+        f'<section class="overview"><h2>Per device</h2><div class="scroll">'
+        f'<table class="overview{one}">'
         f"<thead><tr><td></td>{columns}</tr></thead><tbody>{''.join(rows)}</tbody>"
-        "</table></section>"
+        "</table></div></section>"
     )

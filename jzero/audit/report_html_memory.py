@@ -26,9 +26,11 @@ _LABELS = {
 }
 _WIDTH_PX = 980
 _RIGHT_PX = 132
-_ROW_PX = 46
+_ROW_PX, _TALL_ROW_PX = 46, 60
 _BAR_PX = 28
 _CHAR_PX = 6.6
+# Longer labels stand above their bars.
+_MAX_LABEL_CHARS = 24
 # A limit further off than this would press the bars into the corner.
 _MAX_LIMIT_RATIO = 10
 
@@ -138,10 +140,13 @@ def _draw_bars(
     limit = hbm_bytes or 0
     is_limit_drawn = 0 < limit <= _MAX_LIMIT_RATIO * longest
     end = max(longest, limit if is_limit_drawn else 0) or 1
-    left = min(240.0, 14 + _CHAR_PX * max(map(len, labels)))
+    label_chars = max(map(len, labels))
+    is_beside = label_chars <= _MAX_LABEL_CHARS
+    left = 14 + _CHAR_PX * label_chars if is_beside else 16.0
     pixels = (_WIDTH_PX - left - _RIGHT_PX) / end
     top = 24 if is_limit_drawn else 6
-    bottom = top + _ROW_PX * len(bars)
+    row_px = _ROW_PX if is_beside else _TALL_ROW_PX
+    bottom = top + row_px * len(bars)
     parts = [
         f'<svg class="chart" viewBox="0 0 {_WIDTH_PX} {bottom + 24}" role="img" '
         'aria-label="Bytes of one device, as the table below lists them">',
@@ -158,8 +163,19 @@ def _draw_bars(
             f"{format_size(tick) if tick else '0'}</text>"
         )
     for row, (record, label, bar) in enumerate(zip(records, labels, bars, strict=True)):
-        y = top + row * _ROW_PX + (_ROW_PX - _BAR_PX) / 2
-        parts.append(_draw_bar(record, label, bar, left=left, y=y, pixels=pixels))
+        # Bars end 9 above the next row, whatever stands before or above them.
+        y = top + (row + 1) * row_px - 9 - _BAR_PX
+        parts.append(
+            _draw_bar(
+                record,
+                label,
+                bar,
+                left=left,
+                y=y,
+                pixels=pixels,
+                is_beside=is_beside,
+            )
+        )
     if is_limit_drawn:
         x = left + limit * pixels
         anchor = "end" if x > _WIDTH_PX / 2 else "start"
@@ -180,13 +196,13 @@ def _draw_bar(
     left: float,
     y: float,
     pixels: float,
+    is_beside: bool,
 ) -> str:
     middle = y + _BAR_PX / 2 + 4
-    shown = label if len(label) <= 34 else label[:33] + "…"
-    parts = [
-        f'<g class="bar"><text class="name" x="{left - 10:.1f}" y="{middle:.1f}">'
-        f"{escape(shown)}<title>{escape(label)}</title></text>"
-    ]
+    place = f'class="name" x="{left - 10:.1f}" y="{middle:.1f}"'
+    if not is_beside:
+        place = f'class="name above" x="{left:.1f}" y="{y - 6:.1f}"'
+    parts = [f'<g class="bar"><text {place}>{escape(label)}</text>']
     x = left
     for segment in bar:
         width = segment.num_bytes * pixels
@@ -233,7 +249,8 @@ def _table(
         for role in roles
     ]
     heads.append('<th scope="col">gradients waiting</th><th scope="col">peak</th>')
-    heads += ['<th scope="col">of the device</th>'] if hbm_bytes else []
+    if hbm_bytes:
+        heads.append(f'<th scope="col" class="keyed">of {format_size(hbm_bytes)}</th>')
     heads += ['<th scope="col">host memory</th>'] if has_host else []
     rows: list[str] = []
     for record, label, bar in zip(records, labels, bars, strict=True):
@@ -250,13 +267,14 @@ def _table(
         cells.append(f"<td><strong>{format_size(peak)}</strong></td>")
         if hbm_bytes:
             over = ' class="over"' if peak > hbm_bytes else ""
-            share = f"{format_share(peak, hbm_bytes)} of {format_size(hbm_bytes)}"
-            cells.append(f"<td{over}>{share}</td>")
+            cells.append(f"<td{over}>{format_share(peak, hbm_bytes)}</td>")
         if has_host:
             cells.append(f"<td>{format_size(memory['host_peak_bytes'])}</td>")
-        name = f'<th scope="row">{escape(label)}</th>'
+        # The column is narrow: long names break between their words.
+        broken = escape(label).replace("_", "_<wbr>")
+        name = f'<th scope="row">{broken}</th>'
         rows.append(f"<tr>{name}{''.join(cells)}</tr>")
     return (
-        f'<table class="numbers tight"><thead><tr><td></td>'
-        f"{''.join(heads)}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        f'<div class="scroll"><table class="numbers tight"><thead><tr><td></td>'
+        f"{''.join(heads)}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )

@@ -142,6 +142,9 @@ def _draw(record: Mapping[str, Any], end: float) -> str:
             parts.append(
                 _rect("omitted", start, stop, y, height, pixels=pixels, title=title)
             )
+            parts.append(
+                _write("between", "repeats", start, stop, y + height / 2 + 4, pixels)
+            )
     rows = {row["name"]: row for row in record["collectives"]}
     for lane, y in _LANES.items():
         parts.append(
@@ -191,13 +194,20 @@ def _draw_bar(
         pixels=pixels,
         title=title,
     )
-    if took * pixels > _CHAR_PX * len(bar.label) + 8:
-        middle = _LEFT_PX + (bar.start_seconds + bar.end_seconds) / 2 * pixels
-        drawn += (
-            f'<text class="in-bar" x="{middle:.2f}" y="{y + 19}">'
-            f"{escape(bar.label)}</text>"
-        )
-    return drawn
+    written = _write(
+        "in-bar", bar.label, bar.start_seconds, bar.end_seconds, y + 19, pixels
+    )
+    return drawn + written
+
+
+def _write(
+    css_class: str, text: str, start: float, end: float, y: float, pixels: float
+) -> str:
+    """Writes a word in the middle of a stretch, if it fits there."""
+    if (end - start) * pixels <= _CHAR_PX * len(text) + 8:
+        return ""
+    middle = _LEFT_PX + (start + end) / 2 * pixels
+    return f'<text class="{css_class}" x="{middle:.2f}" y="{y}">{escape(text)}</text>'
 
 
 def _rect(

@@ -69,20 +69,22 @@ def test_the_limit_is_a_line_at_its_place() -> None:
     per_byte = bar.one("rect", "m-parameter").number("width") / 50e6
     x = page.one("line", "limit").number("x1")
     assert x == pytest.approx(left + 800e6 * per_byte, abs=0.2)
-    assert "50 % of 800 MB" in page.text
+    assert page.one("thead").all("th")[-1].text == "of 800 MB"
+    assert page.one("tbody").all("td")[-1].text == "50 %"
     assert not page.all(css_class="over")
     assert not drawn(make_record()).all("line", "limit")
 
 
 def test_a_peak_beyond_the_limit_is_marked() -> None:
     page = drawn(make_record(), hbm_bytes=200_000_000)
-    assert page.one("td", "over").text == "200 % of 200 MB"
+    assert page.one("td", "over").text == "200 %"
 
 
 def test_a_far_limit_does_not_press_the_bars_together() -> None:
     page = drawn(make_record(), hbm_bytes=80_000_000_000)
     assert not page.all("line", "limit")
-    assert "0.5 % of 80 GB" in page.text
+    assert "of 80 GB" in page.one("thead").text
+    assert page.one("tbody").all("td")[-1].text == "0.5 %"
 
 
 def test_the_table_names_every_part_and_its_bytes() -> None:
@@ -114,6 +116,15 @@ def test_what_the_host_holds_is_not_in_the_bar_but_in_the_table() -> None:
     assert "m-optimizer" not in widths(page.one("g", "bar"))
     assert "host memory" in page.one("thead").text
     assert "100 MB" in page.one("tbody").text
+
+
+def test_long_labels_stand_above_their_bars() -> None:
+    for label, is_beside in (("stage 3", True), ("stage 3, " + "x" * 40, False)):
+        bar = parse_page(render_memory([make_record()], [label])).one("g", "bar")
+        name, first = bar.all("text")[0], bar.all("rect")[0]
+        assert name.text == label
+        assert (name.number("y") > first.number("y")) == is_beside
+        assert (name.number("x") < first.number("x")) == is_beside
 
 
 def test_labels_are_escaped() -> None:

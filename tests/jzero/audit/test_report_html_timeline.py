@@ -141,6 +141,7 @@ def test_turns_that_are_not_drawn_are_said_to_be() -> None:
     ]
     figure = drawn(estimated(events)).one("figure")
     assert spans_ms(figure, "omitted") == near((2, 8))
+    assert figure.one("text", "between").text == "repeats"
     assert not drawn(make_record()).all("rect", "omitted")
 
 
