@@ -1,165 +1,160 @@
-"""Devices that are not there, to compile for.
+"""Pods that are not there, by name: `jzero.pods`.
 
-    mesh = pod_mesh("h100:8x8")                  # 8 hosts of 8 GPUs, one axis "data"
+    mesh = jzero.pods.pod_mesh("h100:8x8")       # 8 hosts of 8 GPUs, one axis "data"
     step = jzero.shard_train_step(train_step, stage=3, mesh=mesh)
     compiled = step.lower(state_shapes, batch_shapes).compile()
     print(audit_compiled(compiled).render())     # nothing has run
 
-Lives here: names of pods, and meshes of device-less GPUs whose programs the real XLA
-compiler builds. May import: `errors`, `setup_aot`. Read next: `report.py`.
+| name | what |
+|---|---|
+| `a100-40:HxG`, `a100-80:HxG`, `h100:HxG`, `h200:HxG`, `b200:HxG` | H hosts of G GPUs |
+| `v5e:AxB`, `v5p:AxBxC`, `v6e:AxB` | one TPU slice with these sides |
 
-What has to be set when: JAX looks for the CUDA plugin once, at the first use of any
-device, and refuses it on a machine without a driver, unless the environment has
-`JAX_PLATFORMS=cpu` or `JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1` by then. Neither need be
-there when JAX is imported. `gpu_devices` sets the second for the time of its own
-call, so it works in a fresh process; where JAX has been used before, set either one
-outside. No XLA flag is needed: what would tune by running (`COMPILER_OPTIONS`) can
-be switched off per compile, and the compiler skips it without a device anyway.
-
-Memory kinds: GPUs that are not there report no memories, so `pinned_host` on an
-input is dropped without a word. Do not trust host bytes of such a compile.
+Lives here: names of pods, and meshes of their devices, whose programs the real
+compiler builds. Memory and collectives of such programs are what the compiler says;
+times are estimates (`roofline.py`), since nothing runs. May import: `chips`,
+`devices`, `errors`. Read next: `devices.py`.
 """
 
 from __future__ import annotations
 
-import os
+import math
 import re
-import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
-from types import MappingProxyType
-from typing import Any
 
 import numpy as np
-from jax.experimental import topologies
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
-from jzero.audit.setup_aot import install_command, missing_wheels
-from jzero.errors import JzeroError, format_problem
+from jzero.audit.chips import ChipFacts, chip_facts, known_chips
+from jzero.audit.devices import (
+    COMPILER_OPTIONS,
+    PodError,
+    PodNameError,
+    gpu_devices,
+    tpu_devices,
+)
+from jzero.errors import format_problem
 
 __all__ = [
     "COMPILER_OPTIONS",
+    "ChipFacts",
     "Pod",
     "PodError",
+    "PodNameError",
+    "chip_facts",
     "gpu_devices",
+    "known_chips",
     "parse_pod",
     "pod_mesh",
+    "tpu_devices",
 ]
 
-COMPILER_OPTIONS = MappingProxyType({"xla_gpu_autotune_level": 0})
-"""Options for `lowered.compile(compiler_options=dict(COMPILER_OPTIONS))`."""
-
-_POD = re.compile(r"(?P<chip>[a-z0-9\-]+):(?P<hosts>[1-9]\d*)x(?P<chips>[1-9]\d*)")
-_TOPOLOGY = re.compile(r"[1-9]\d*x[1-9]\d*x[1-9]\d*")
-_SKIP_CHECK = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
-_CHIPS = ("h100",)
-
-
-class PodError(JzeroError, RuntimeError):
-    """A pod is unknown, or what compiling for it needs is not installed."""
+_POD = re.compile(r"(?P<chip>[a-z0-9\-]+):(?P<shape>[0-9]+(?:x[0-9]+)+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """A pod by name.
+    """A pod by name. Nothing runs on it.
 
     Attributes:
         chip: The kind of chip, e.g. "h100".
-        num_hosts: Hosts, one fast interconnect each.
-        chips_per_host: Chips of each host.
+        shape: The numbers of its name: (hosts, GPUs per host), or the sides of a
+            TPU slice.
     """
 
     chip: str
-    num_hosts: int
-    chips_per_host: int
+    shape: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """As `parse_pod` reads it."""
+        return f"{self.chip}:{'x'.join(map(str, self.shape))}"
+
+    @property
+    def facts(self) -> ChipFacts:
+        """What is stated of its chips."""
+        return chip_facts(self.chip)
 
     @property
     def num_chips(self) -> int:
         """All chips of the pod."""
-        return self.num_hosts * self.chips_per_host
+        return math.prod(self.shape)
+
+    @property
+    def chips_per_host(self) -> int:
+        """Chips of each host."""
+        is_gpu = self.facts.kind == "gpu"
+        return self.shape[1] if is_gpu else self.facts.max_chips_per_host
+
+    @property
+    def num_hosts(self) -> int:
+        """Hosts, each with the same number of chips."""
+        return self.num_chips // self.chips_per_host
+
+    @property
+    def has_host_memory(self) -> bool:
+        """Whether its devices tell the compiler of host memory.
+
+        GPUs that are not there do not: `pinned_host` on an input is dropped without
+        a word, so a compile for them must not be asked for host bytes.
+        """
+        return self.facts.kind == "tpu"
+
+    def __str__(self) -> str:
+        hosts = "host" if self.num_hosts == 1 else "hosts"
+        return (
+            f"{self.name}: {self.num_chips} x {self.facts.description} in "
+            f"{self.num_hosts} {hosts}, not there: compiled for, nothing runs"
+        )
 
 
 def parse_pod(name: str) -> Pod:
     """Reads the name of a pod.
 
     Args:
-        name: `chip:hosts x chips per host`.
+        name: `chip:hosts x GPUs per host`, or `chip:` and the sides of a TPU slice.
 
     Returns:
         The pod.
 
     Raises:
-        PodError: The name is spelled otherwise, or the chip is unknown.
+        PodNameError: The name is spelled otherwise, the chip is unknown, a number is
+            zero, or there is no pod of this shape or size.
 
     Example:
         >>> parse_pod("h100:128x8").num_chips
         1024
+        >>> print(parse_pod("v5p:2x2x2"))
+        v5p:2x2x2: 8 x Google TPU v5p in 2 hosts, not there: compiled for, nothing runs
     """
     match = _POD.fullmatch(name)
-    if match is None or match["chip"] not in _CHIPS:
-        raise PodError(
+    if match is None or match["chip"] not in known_chips():
+        facts = [chip_facts(chip) for chip in known_chips()]
+        raise PodNameError(
             format_problem(
-                f"Unknown pod {name!r}.",
-                [(f"{chip}:HxG", "H hosts of G chips") for chip in _CHIPS],
-                f'write for example "{_CHIPS[0]}:8x8".',
+                f"Unknown pod {name!r}. Known are:",
+                [
+                    (
+                        fact.pattern,
+                        f"H hosts of G {fact.description}"
+                        if fact.kind == "gpu"
+                        else f"a slice of {fact.description}",
+                    )
+                    for fact in facts
+                ],
+                'write for example "h100:8x8" or "v5e:4x4".',
             )
         )
-    return Pod(
-        chip=match["chip"],
-        num_hosts=int(match["hosts"]),
-        chips_per_host=int(match["chips"]),
-    )
-
-
-def gpu_devices(topology: str, *, chip: str = "h100") -> tuple[Any, ...]:
-    """Returns device-less GPUs, to compile for and not to run on.
-
-    Args:
-        topology: `slices x hosts x GPUs per host`, e.g. "1x8x8" for 64 GPUs.
-        chip: The kind of GPU.
-
-    Returns:
-        The devices, those of one host next to one another.
-
-    Raises:
-        PodError: The text or the chip is unknown, a wheel is missing (the message
-            has the command that installs it), or JAX refused the plugin earlier in
-            this process.
-    """
-    if _TOPOLOGY.fullmatch(topology) is None:
-        raise PodError(
-            format_problem(
-                f"Unknown topology {topology!r}.",
-                (),
-                'write slices x hosts x GPUs per host, for example "1x8x8".',
-            )
+    chip = chip_facts(match["chip"])
+    shape = tuple(int(side) for side in match["shape"].split("x"))
+    problem = _problem_of_shape(chip, shape)
+    if problem is not None:
+        raise PodNameError(
+            format_problem(f"There is no pod {name!r}: {problem[0]}", (), problem[1])
         )
-    target = resources.files("jzero.audit") / "targets" / f"{chip}.textproto"
-    if chip not in _CHIPS:
-        raise PodError(
-            format_problem(
-                f"Unknown chip {chip!r}.", (), f"known are {', '.join(_CHIPS)}."
-            )
-        )
-    _check_wheels()
-    with _plugin_allowed():
-        try:
-            described = topologies.get_topology_desc(
-                chip, "cuda", target_config=target.read_text(), topology=topology
-            )
-        except NotImplementedError as error:
-            raise PodError(
-                format_problem(
-                    "JAX has refused its CUDA plugin earlier in this process, since "
-                    "there is no driver.",
-                    (),
-                    f"set JAX_PLATFORMS=cpu or {_SKIP_CHECK}=1 in the environment, "
-                    "or make the pod before anything uses a JAX device.",
-                )
-            ) from error
-    return tuple(described.devices)
+    return Pod(chip=chip.chip, shape=shape)
 
 
 def pod_mesh(
@@ -176,17 +171,19 @@ def pod_mesh(
         shape: Lengths of the axes; needed if there are several.
 
     Returns:
-        A mesh with Auto axes. Programs over it can be lowered and compiled.
+        A mesh with Auto axes. Programs over it can be lowered and compiled. GPUs lie
+        host by host, TPUs as JAX lays them out in a torus.
 
     Raises:
-        PodError: As `parse_pod` and `gpu_devices`, or the shape is not that of the
-            axes or does not hold the pod's chips.
+        PodNameError: As `parse_pod`, or the shape is not that of the axes or does
+            not hold the pod's chips.
+        PodError: As `gpu_devices` and `tpu_devices`.
     """
     pod = parse_pod(name)
     axes = (axis,) if isinstance(axis, str) else tuple(axis)
     lengths = (pod.num_chips,) if shape is None else tuple(shape)
-    if len(lengths) != len(axes) or np.prod(lengths) != pod.num_chips:
-        raise PodError(
+    if len(lengths) != len(axes) or math.prod(lengths) != pod.num_chips:
+        raise PodNameError(
             format_problem(
                 f"Axes {axes} of lengths {lengths} do not hold the {pod.num_chips} "
                 f"chips of {name!r}.",
@@ -194,35 +191,50 @@ def pod_mesh(
                 "give shape=, one length per axis, with that product.",
             )
         )
-    devices = gpu_devices(f"1x{pod.num_hosts}x{pod.chips_per_host}", chip=pod.chip)
-    return Mesh(
-        np.array(devices).reshape(lengths),
-        axes,
-        axis_types=(AxisType.Auto,) * len(axes),
-    )
-
-
-def _check_wheels() -> None:
-    missing = missing_wheels()
-    if missing:
-        raise PodError(
-            format_problem(
-                "Compiling for GPUs that are not there needs wheels that are not "
-                "installed:",
-                missing,
-                f"{shlex.join(install_command(missing))}   "
-                "(or: python -m jzero.audit.setup_aot)",
-            )
+    sides = "x".join(map(str, pod.shape))
+    if pod.facts.kind == "gpu":
+        devices = gpu_devices(f"1x{sides}", chip=pod.chip)
+        laid_out = np.array(devices).reshape(lengths)
+    else:
+        laid_out = mesh_utils.create_device_mesh(
+            lengths,
+            tpu_devices(sides, chip=pod.chip),
+            allow_split_physical_axes=True,
         )
+    return Mesh(laid_out, axes, axis_types=(AxisType.Auto,) * len(axes))
 
 
-@contextmanager
-def _plugin_allowed() -> Iterator[None]:
-    """Lets JAX take the plugin without a driver, if it has not looked yet."""
-    before = os.environ.get(_SKIP_CHECK)
-    os.environ[_SKIP_CHECK] = before or "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_SKIP_CHECK]
+def _problem_of_shape(
+    chip: ChipFacts, shape: tuple[int, ...]
+) -> tuple[str, str] | None:
+    """What is wrong with a shape, and the remedy; None if there is such a pod."""
+    if len(shape) != chip.num_dims:
+        return (
+            f"{chip.chip} takes {chip.num_dims} numbers, not {len(shape)}.",
+            f"write {chip.pattern}.",
+        )
+    if 0 in shape:
+        return ("it has no chips.", "make every number at least 1.")
+    if math.prod(shape) > chip.max_chips:
+        return (
+            f"it is too large, {math.prod(shape)} chips.",
+            f"take at most {chip.max_chips} chips of {chip.chip}.",
+        )
+    if chip.kind == "gpu":
+        if shape[1] <= chip.max_chips_per_host:
+            return None
+        return (
+            f"a host has no {shape[1]} GPUs of this kind.",
+            f"take at most {chip.max_chips_per_host} GPUs per host, and more hosts.",
+        )
+    multiple = chip.slice_multiple
+    if shape in chip.slice_shapes:
+        return None
+    if multiple and all(side % multiple == 0 for side in shape):
+        return None
+    shapes = ", ".join("x".join(map(str, known)) for known in chip.slice_shapes)
+    others = f", or multiples of {multiple} only" if multiple else ""
+    return (
+        f"{chip.description} has no slice of this shape.",
+        f"take one of {shapes}{others}.",
+    )

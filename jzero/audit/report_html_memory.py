@@ -267,7 +267,7 @@ def _table(
         cells.append(f"<td><strong>{format_size(peak)}</strong></td>")
         if hbm_bytes:
             over = ' class="over"' if peak > hbm_bytes else ""
-            cells.append(f"<td{over}>{format_share(peak, hbm_bytes)}</td>")
+            cells.append(f"<td{over}>{escape(format_share(peak, hbm_bytes))}</td>")
         if has_host:
             cells.append(f"<td>{format_size(memory['host_peak_bytes'])}</td>")
         # The column is narrow: long names break between their words.

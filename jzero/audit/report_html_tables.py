@@ -182,4 +182,4 @@ def _ratio(moved: int, expected: int) -> str:
 
 def _share(part: int, whole: int) -> str:
     share = format_share(part, whole) if part else ""
-    return f'<span class="quiet">{share}</span>' if share else ""
+    return f'<span class="quiet">{escape(share)}</span>' if share else ""

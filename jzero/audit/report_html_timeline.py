@@ -93,7 +93,7 @@ def _css_class(label: str) -> str:
 def _figure(record: Mapping[str, Any], label: str, end: float) -> str:
     estimate = record["estimate"]
     exposed = estimate["exposed_seconds"]
-    share = format_share(exposed, estimate["seconds"])
+    share = escape(format_share(exposed, estimate["seconds"]))
     head = (
         f"<figcaption><strong>{escape(label)}</strong> "
         f"<span>{format_seconds(estimate['seconds'])} estimated, network not hidden "

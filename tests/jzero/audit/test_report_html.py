@@ -195,6 +195,18 @@ def test_a_record_without_collectives_and_events_makes_a_page() -> None:
     assert not page.all("p", "lead")
 
 
+def test_shares_too_small_to_write_are_no_markup() -> None:
+    estimate = {**make_record()["estimate"], "exposed_seconds": 1e-9}
+    moved = [make_collective("all-gather", 10**9, "g", exposed_bytes=1)]
+    text = render_html(
+        [make_record(estimate=estimate, collectives=moved, exposed_bytes=1)],
+        hbm_bytes=10**13,
+    )
+    assert "<0.1" not in text
+    # In the overview, of the device, of each kind and of all, and over time.
+    assert text.count("&lt;0.1 %") == 5
+
+
 def test_a_record_survives_json() -> None:
     record = make_record()
     assert render_html([json.loads(json.dumps(record))]) == render_html([record])
