@@ -2,7 +2,7 @@
 
 Lives here: GPUs and TPUs without a machine, and what must be installed and set for
 them. Programs are compiled for these devices by the real compiler, and nothing can
-run on them. May import: `chips`, `setup_aot`, `errors`. Read next: `pods.py`.
+run on them. May import: `chips`, `wheels`, `errors`. Read next: `pods.py`.
 
 What has to be set when, for GPUs: JAX looks for the CUDA plugin once, at the first
 use of any device, and refuses it on a machine without a driver, unless the
@@ -35,7 +35,7 @@ from typing import Any, Literal
 from jax.experimental import topologies
 
 from jzero.audit.chips import chip_facts, known_chips
-from jzero.audit.setup_aot import install_command, missing_wheels
+from jzero.audit.wheels import install_command, missing_wheels
 from jzero.errors import JzeroError, format_problem
 
 __all__ = [

@@ -3,8 +3,8 @@
     python -m jzero.audit.setup_aot          # GPUs: 4 wheels, about 700 MB unpacked
     python -m jzero.audit.setup_aot --tpu    # TPUs too: libtpu, about 700 MB more
 
-Lives here: the list of the wheels, whether they are there, and the command that
-installs them into the running Python. May import: `errors`. Read next: `devices.py`.
+Lives here: `setup`, which runs pip, and the command line. No module of jzero imports
+it, so that it can run as a program. May import: `wheels`. Read next: `wheels.py`.
 
 The wheels' optional dependencies (cuDNN, cuBLAS, NCCL: gigabytes) are needed to run
 on a GPU and not to compile for one. Two ways leave them out:
@@ -19,71 +19,19 @@ on a GPU and not to compile for one. Two ways leave them out:
 
 from __future__ import annotations
 
-import importlib.metadata
-import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from rich.console import Console
 
-__all__ = ["install_command", "main", "missing_wheels", "required_wheels", "setup"]
+from jzero.audit.wheels import install_command, missing_wheels, required_wheels
+
+__all__ = ["main", "missing_wheels", "setup"]
 
 _UNPACKED_MB = {"gpu": 700, "tpu": 700}
-
-
-def required_wheels(kind: Literal["gpu", "tpu"] = "gpu") -> tuple[str, ...]:
-    """Returns the wheels as pip requirements.
-
-    Args:
-        kind: What to compile for. For GPUs the compiler and its door into JAX, both
-            at jaxlib's version, the assembler `ptxas`, and the device library that
-            it links. For TPUs libtpu, at the version that the installed JAX names.
-    """
-    if kind == "tpu":
-        return (_libtpu_requirement(),)
-    jaxlib_version = importlib.metadata.version("jaxlib")
-    return (
-        f"jax-cuda13-plugin=={jaxlib_version}",
-        f"jax-cuda13-pjrt=={jaxlib_version}",
-        "nvidia-cuda-nvcc>=13,<14",
-        "nvidia-nvvm>=13,<14",
-    )
-
-
-def missing_wheels(
-    search_path: Sequence[str] | None = None,
-    *,
-    kind: Literal["gpu", "tpu"] = "gpu",
-) -> tuple[str, ...]:
-    """Returns those required wheels that are absent or of another version.
-
-    Args:
-        search_path: Folders to look into; None for those of the running Python.
-        kind: As for `required_wheels`.
-    """
-    installed = {
-        distribution.metadata["Name"]: distribution.version
-        for distribution in importlib.metadata.distributions(
-            path=list(sys.path if search_path is None else search_path)
-        )
-    }
-    return tuple(
-        wheel for wheel in required_wheels(kind) if not _is_installed(wheel, installed)
-    )
-
-
-def install_command(wheels: Sequence[str], *, quiet: bool = False) -> tuple[str, ...]:
-    """Returns the command that installs the wheels into the running Python.
-
-    Args:
-        wheels: Pip requirements.
-        quiet: Say nothing but errors.
-    """
-    options = ("--no-deps", "-q") if quiet else ("--no-deps",)
-    return (sys.executable, "-m", "pip", "install", *options, *wheels)
 
 
 def setup(quiet: bool = False, *, tpu: bool = False) -> int:
@@ -142,27 +90,6 @@ def main(arguments: Sequence[str] = ()) -> int:
         print("usage: python -m jzero.audit.setup_aot [--tpu] [--quiet]")
         return 2
     return setup("--quiet" in arguments, tpu="--tpu" in arguments)
-
-
-def _libtpu_requirement() -> str:
-    """What the installed JAX wants for its extra `tpu`."""
-    for requirement in importlib.metadata.requires("jax") or ():
-        match = re.match(r"libtpu\s*==\s*[\d.]+\*?", requirement)
-        if match is not None:
-            return match[0].replace(" ", "")
-    return "libtpu>=0"
-
-
-def _is_installed(wheel: str, installed: Mapping[str, str]) -> bool:
-    name, version = re.split("==|>=", wheel, maxsplit=1)
-    found = installed.get(name)
-    if found is None:
-        return False
-    if version.endswith(".*"):
-        return f"{found}.".startswith(version.removesuffix("*"))
-    if "==" in wheel:
-        return found == version
-    return version == "0" or found.split(".")[0] == version.split(",")[0]
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jzero.audit.devices import PodError, PodNameError, gpu_devices, tpu_devices
-from jzero.audit.setup_aot import missing_wheels
+from jzero.audit.wheels import missing_wheels
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -22,7 +22,7 @@ from jzero.audit.pods import (
     pod_mesh,
 )
 from jzero.audit.report import audit_compiled
-from jzero.audit.setup_aot import missing_wheels
+from jzero.audit.wheels import missing_wheels
 
 ROOT = Path(__file__).resolve().parents[3]
 P = PartitionSpec
