@@ -1,12 +1,17 @@
 """jzero: ZeRO for JAX, as a transformation of the user's own training step."""
 
 from jzero.api import shard_train_step
+from jzero.audit.compiled_step import CompiledStep
+from jzero.audit.findings.finding import Finding
+from jzero.audit.step_report import StepReport
 from jzero.config import ZeroConfig
 from jzero.errors import (
     AliasError,
     BatchError,
     ConfigError,
     DonationError,
+    FindingError,
+    FindingWarning,
     InternalError,
     JzeroError,
     MeshError,
@@ -21,8 +26,12 @@ from jzero.step import TrainStep
 __all__ = [
     "AliasError",
     "BatchError",
+    "CompiledStep",
     "ConfigError",
     "DonationError",
+    "Finding",
+    "FindingError",
+    "FindingWarning",
     "InternalError",
     "JzeroError",
     "MeshError",
@@ -31,6 +40,7 @@ __all__ = [
     "Plan",
     "StageError",
     "StateError",
+    "StepReport",
     "TrainStep",
     "ZeroConfig",
     "shard_train_step",

@@ -70,6 +70,9 @@ class ZeroConfig:
         compiler_options: XLA options of the compiled step, as sorted pairs. Given
             as any mapping.
         disable_passes: Names of passes to leave out, for diagnosis.
+        on_finding: What to do when a compiled step does what its plan did not ask
+            for: "warn" once per compile, "raise", or "ignore", which also saves the
+            time to look.
 
     Raises:
         ConfigError: A value is of the wrong kind, out of range, or unknown.
@@ -90,6 +93,7 @@ class ZeroConfig:
     params: ParamsSelector | None
     compiler_options: tuple[tuple[str, CompilerOption], ...]
     disable_passes: tuple[str, ...]
+    on_finding: Literal["ignore", "warn", "raise"]
 
     # Written out, not generated: the arguments are wider than the fields.
     def __init__(
@@ -108,6 +112,7 @@ class ZeroConfig:
         | Iterable[tuple[str, CompilerOption]]
         | None = None,
         disable_passes: Iterable[str] = (),
+        on_finding: Literal["ignore", "warn", "raise"] = "warn",
     ) -> None:
         values = {
             "axis": _axis(axis, "axis"),
@@ -127,6 +132,9 @@ class ZeroConfig:
             "params": _selector(params),
             "compiler_options": _compiler_options(compiler_options),
             "disable_passes": _pass_names(disable_passes),
+            "on_finding": _choice(
+                on_finding, ("ignore", "warn", "raise"), "on_finding"
+            ),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)

@@ -14,6 +14,8 @@ __all__ = [
     "BatchError",
     "ConfigError",
     "DonationError",
+    "FindingError",
+    "FindingWarning",
     "InternalError",
     "JzeroError",
     "MeshError",
@@ -63,6 +65,14 @@ class DonationError(JzeroError, RuntimeError):
 
 class AliasError(JzeroError, ValueError):
     """Two paths of a state share one buffer, so it cannot be donated."""
+
+
+class FindingError(JzeroError, RuntimeError):
+    """A compiled step does what its plan did not ask for, and that was to raise."""
+
+
+class FindingWarning(UserWarning):
+    """A compiled step does what its plan did not ask for."""
 
 
 class InternalError(JzeroError, RuntimeError):

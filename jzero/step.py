@@ -14,6 +14,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
+from jzero.audit.compiled_step import CompiledStep
 from jzero.errors import format_problem
 from jzero.plan.plan import Plan
 from jzero.runtime.batches import place_batch, place_data, shape_of
@@ -31,13 +32,13 @@ from jzero.runtime.placement import (
     place_leaf,
     user_spec,
 )
-from jzero.runtime.program import OtherShapesError, Program
+from jzero.runtime.program import Program, by_argument
 from jzero.runtime.quick import Quick
 from jzero.runtime.settings import Known, Settings, plan_for_state
 from jzero.runtime.tracing import abstract
 
 # What a program raises before it runs, when arguments do not fit it.
-_REFUSED = (OtherShapesError, ValueError, TypeError, RuntimeError)
+_REFUSED = (ValueError, TypeError, RuntimeError)
 
 
 def _rows(tree: Any) -> list[tuple[str, Any]]:
@@ -200,6 +201,23 @@ class TrainStep:
         """
         return self._program_for(args, kwargs)[0].lower()
 
+    def compile(self, *args: Any, **kwargs: Any) -> CompiledStep:
+        """Compiles the step for the given arguments, if no call has; nothing runs.
+
+        Args:
+          *args: as for a call; `jax.ShapeDtypeStruct`s will do.
+          **kwargs: likewise.
+
+        Returns:
+          The compiled step: `.report()` says what the compiler really built. Calls
+          with arguments of these shapes use it and compile nothing more.
+
+        Raises:
+          FindingError: the program does what the plan did not ask for, and
+            `ZeroConfig(on_finding="raise")` is set.
+        """
+        return self._compiled(self._program_for(args, kwargs)[0])
+
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """Returns the plan for a call with these arguments: frozen and printable."""
         return self._program_for(args, kwargs)[0].plan
@@ -276,6 +294,14 @@ class TrainStep:
         is_plain = objects is None and not call.statics and not kwargs
         return program, objects, leaves, is_plain
 
+    def _compiled(self, program: Program) -> CompiledStep:
+        """Compiles a program and looks at what came out, once."""
+        is_new = not program.executable.is_compiled
+        compiled = CompiledStep(program)
+        if is_new:
+            compiled.announce_findings()
+        return compiled
+
     def _takes_numbers(self, key: Any, leaves: Sequence[Any]) -> Program | None:
         """Finds a program for a state in which a scalar was set to a Python number.
 
@@ -307,7 +333,8 @@ class TrainStep:
             leaves[flat] = leaf
         for flat, leaf in zip(program.other_flat, data, strict=True):
             leaves[flat] = leaf
-        outs = program.call(program.by_argument(leaves))
+        self._compiled(program)
+        outs = program.call(by_argument(leaves, program.arg_treedefs))
         result = program.finish(outs)
         if objects is not None:
             states, value = result

@@ -82,23 +82,24 @@ def _facts(
     if attributes.get("is_host_transfer") == "true":
         return
     groups = _groups(module, kind, attributes)
-    by_dtype: dict[str, tuple[list[ArrayShape], list[ArrayShape]]] = {}
+    by_dtype: dict[str, tuple[list[ArrayShape], list[ArrayShape], list[int]]] = {}
     # What follows the data of these two is offsets, sizes and tokens.
     count = 1 if kind in ("ragged-all-to-all", "send") else None
-    for name in instruction.operands[:count]:
+    for index, name in enumerate(instruction.operands[:count]):
         producer = computation.instructions[name]
         for shape in producer.shapes:
             if shape.elem_bits == 0:
                 continue
-            operands, parts = by_dtype.setdefault(shape.dtype, ([], []))
+            operands, parts, indices = by_dtype.setdefault(shape.dtype, ([], [], []))
             operands.append(shape)
+            indices.append(index)
             parts.extend(_parts(module, computation, producer, shape))
     is_async = (
         place.is_async
         or instruction.opcode.endswith("-start")
         or _starts_chain(computation)
     )
-    for dtype, (operands, parts) in by_dtype.items():
+    for dtype, (operands, parts, indices) in by_dtype.items():
         operand_bytes = sum(shape.num_bytes for shape in operands)
         yield CollectiveFacts(
             kind=kind,
@@ -116,6 +117,7 @@ def _facts(
             op_name=instruction.op_name,
             source=module.sources.source(instruction.metadata),
             name=instruction.name,
+            indices=tuple(indices),
         )
 
 

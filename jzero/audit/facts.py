@@ -59,6 +59,7 @@ class CollectiveFacts:
         op_name: Path of the JAX operation, empty if unknown.
         source: "file:line" of the user's code, None if unknown.
         name: The instruction's name in the text.
+        indices: Which operands of the instruction these are.
     """
 
     kind: CollectiveKind
@@ -76,6 +77,7 @@ class CollectiveFacts:
     op_name: str
     source: str | None
     name: str
+    indices: tuple[int, ...] = (0,)
 
     @property
     def step_moved_bytes(self) -> int:

@@ -232,7 +232,7 @@ class _Gatherer:
             num_bytes = var.aval.size * var.aval.dtype.itemsize
             guards += self._pace(eqn, num_bytes, scope, is_again=key in scope.seen)
         # The audit reads the leaf's number back out of the compiled program.
-        scope_name = f"{SCOPE}/leaf{mark.leaf}"
+        scope_name = f"{SCOPE}/jzero.leaf{mark.leaf}"
         if len(guards) > 1 or mark.casts:
             # Also keeps the compiler from moving the cast behind the gather.
             source = editor.tie(*guards, like=eqn, scope=scope_name)[0]

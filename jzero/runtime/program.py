@@ -25,8 +25,34 @@ from jzero.runtime.mesh import tracing_context
 from jzero.runtime.tracing import TracedCall, strong
 
 
-class OtherShapesError(Exception):
-    """The arguments have other shapes than the program was built for."""
+class Executable:
+    """A jitted step for given shapes, compiled once: for calls and for the audit.
+
+    `jax.jit` would compile once more for a call after `lower(...).compile()`.
+    """
+
+    def __init__(self, run: Any, structs: Sequence[list[Any]], mesh: Mesh) -> None:
+        self._run = run
+        self._structs = structs
+        self._mesh = mesh
+        self._compiled: jax.stages.Compiled | None = None
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the compiler has run."""
+        return self._compiled is not None
+
+    @property
+    def compiled(self) -> jax.stages.Compiled:
+        """The compiled program, compiled when first asked for."""
+        if self._compiled is None:
+            self._compiled = self.lower().compile()
+        return self._compiled
+
+    def lower(self) -> jax.stages.Lowered:
+        """Lowers for the shapes that were given; nothing runs."""
+        with tracing_context(self._mesh):
+            return self._run.lower(*self._structs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +61,9 @@ class Program:
 
     Attributes:
       plan: placements of state and batch.
-      run: jitted function of the leaves of each dynamic argument, in a list each,
-        which spares `jax.jit` from taking trees apart. Returns the step's leaves:
-        in its own order if `is_direct`, else new state leaves first.
+      executable: compiled function of the leaves of each dynamic argument, in a list
+        each, which spares JAX from taking trees apart. Returns the step's leaves: in
+        its own order if `is_direct`, else new state leaves first.
       is_direct: the step returns its state in an order that donation can use.
       state_args: which dynamic arguments are state.
       state_flat: flat input index of each state leaf.
@@ -47,13 +73,13 @@ class Program:
       arg_treedefs: structure of each of them.
       state_shardings: where each state leaf lies.
       other_shardings: where each other leaf lies.
-      new_state: picks the new state leaves out of what `run` returns.
-      out_order: for each output of the step, its index in what `run` returns.
+      new_state: picks the new state leaves out of what the program returns.
+      out_order: for each output of the step, its index in what the program returns.
       out_treedef: structure of what the step returns.
     """
 
     plan: Plan
-    run: Any
+    executable: Executable
     is_direct: bool
     state_args: tuple[int, ...]
     state_flat: tuple[int, ...]
@@ -69,10 +95,7 @@ class Program:
 
     def call(self, lists: Sequence[list[Any]]) -> list[Any]:
         """Runs on the leaves of each dynamic argument and returns flat results."""
-        if jax.sharding.get_abstract_mesh().empty:
-            return self.run(*lists)
-        with tracing_context(self.mesh):
-            return self.run(*lists)
+        return self.executable.compiled(*lists)
 
     def finish(self, outs: list[Any]) -> Any:
         """Puts the results of `call` together as the step function returns them."""
@@ -80,11 +103,12 @@ class Program:
             outs = [outs[i] for i in self.out_order]
         return self.out_treedef.unflatten(outs)
 
-    def by_argument(self, leaves: Sequence[Any]) -> list[list[Any]]:
-        """Cuts flat dynamic leaves into those of each argument."""
-        rest = iter(leaves)
+    @property
+    def state_positions(self) -> tuple[tuple[int, int], ...]:
+        """Of each state leaf, its argument and its number in that argument."""
         counts = [treedef.num_leaves for treedef in self.arg_treedefs]
-        return [list(itertools.islice(rest, count)) for count in counts]
+        flat = [(i, k) for i, count in enumerate(counts) for k in range(count)]
+        return tuple(flat[i] for i in self.state_flat)
 
     @property
     def state_structs(self) -> tuple[jax.ShapeDtypeStruct, ...]:
@@ -97,8 +121,7 @@ class Program:
         The result takes and returns trees, as the step does; where donation needs
         another order (not `is_direct`), it returns (new state leaves, rest).
         """
-        with tracing_context(self.mesh):
-            lowered = self.run.lower(*self.by_argument(self.in_structs))
+        lowered = self.executable.lower()
         out_treedef = self.out_treedef
         if not self.is_direct:
             num_state = len(self.state_flat)
@@ -183,8 +206,6 @@ def wrap_program(
 
     def train_step(*lists: list[Any]) -> list[Any]:
         inputs = list(itertools.chain.from_iterable(lists))
-        if any(map(_differs, inputs, structs)):
-            raise OtherShapesError
         outs = evaluate(*inputs)
         leaves = [*map(strong, outs[:num_state]), *outs[num_state:]]
         return [leaves[i] for i in out_order] if is_direct else leaves
@@ -215,19 +236,16 @@ def wrap_program(
         out_shardings = [out_shardings[i] for i in out_order]
         new_state = layout.outs[:num_state]
     arg_treedefs = tuple(jax.tree.structure(arg) for arg in traced.args)
-    rest_in = iter(in_shardings)
     run = jax.jit(
         train_step,
-        in_shardings=tuple(
-            list(itertools.islice(rest_in, t.num_leaves)) for t in arg_treedefs
-        ),
+        in_shardings=tuple(by_argument(in_shardings, arg_treedefs)),
         out_shardings=out_shardings,
         donate_argnums=matched.args,
         compiler_options=dict(plan.config.compiler_options) or None,
     )
     return Program(
         plan=plan,
-        run=run,
+        executable=Executable(run, by_argument(structs, arg_treedefs), step.mesh),
         is_direct=is_direct,
         state_args=matched.args,
         state_flat=layout.state_flat,
@@ -243,13 +261,10 @@ def wrap_program(
     )
 
 
-def _differs(got: Any, built: jax.ShapeDtypeStruct) -> bool:
-    aval: Any = jax.typeof(got)
-    return (aval.shape, aval.dtype, aval.weak_type) != (
-        built.shape,
-        built.dtype,
-        built.weak_type,
-    )
+def by_argument(leaves: Sequence[Any], treedefs: Sequence[Any]) -> list[list[Any]]:
+    """Cuts flat leaves into those of each argument."""
+    rest = iter(leaves)
+    return [list(itertools.islice(rest, treedef.num_leaves)) for treedef in treedefs]
 
 
 def _keeps_order(

@@ -1,0 +1,269 @@
+"""Findings among the collectives of a compiled program.
+
+Lives here: `find_moved`, for whole gradients that are all-reduced, gathers in 32 bits
+of what is used in 16, activations that move, and arrays gathered only to be cut up
+again. May import: `finding`, `dataflow`, the audit's facts, plan. Read next:
+`alive.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+
+from jzero.audit.aliases import read_position
+from jzero.audit.facts import CollectiveFacts
+from jzero.audit.findings.dataflow import Flow
+from jzero.audit.findings.finding import Finding
+from jzero.audit.formula import plan_traffic
+from jzero.audit.hlo import Computation, Module
+from jzero.audit.names import GATHER_SCOPE, has_elems, name_leaves
+from jzero.audit.shapes import ArrayShape
+from jzero.plan.plan import LeafPlan, Plan
+
+__all__ = ["find_moved"]
+
+_WIDE = ("f32", "f64")
+_NARROW = ("bf16", "f16")
+_EXCHANGES = ("all-gather", "all-to-all", "ragged-all-to-all", "collective-permute")
+_OURS = "jzero."
+# Less than this, in one collective, is not worth a person's time.
+_MIN_BYTES = 2**16
+# What the user wrote to move, in regions where jzero changes nothing.
+_BY_HAND = ("shard_map", "shmap")
+
+
+def find_moved(
+    module: Module,
+    facts: Sequence[CollectiveFacts],
+    plan: Plan,
+    leaves: Mapping[tuple[int, int], LeafPlan],
+    platform: str,
+) -> Iterator[Finding]:
+    """Yields the findings of every collective, in program order.
+
+    Args:
+        module: The compiled program.
+        facts: Its collectives.
+        plan: Its plan. Nothing is asked of stage 0 but that activations stay.
+        leaves: State leaves by (argument, leaf of that argument).
+        platform: Of the devices, as backends differ in what they can.
+    """
+    finder = _Finder(module, plan, leaves, platform)
+    finder.spare_bytes = finder.count_spare(facts)
+    for fact in facts:
+        if any(word in fact.op_name for word in _BY_HAND):
+            continue
+        yield from finder.find(fact)
+
+
+class _Finder:
+    def __init__(
+        self,
+        module: Module,
+        plan: Plan,
+        leaves: Mapping[tuple[int, int], LeafPlan],
+        platform: str,
+    ) -> None:
+        self.platform = platform
+        self.module = module
+        self.leaves = leaves
+        self.plan = plan
+        self.flow = Flow(module)
+        self.homes: dict[str, Computation] = {
+            name: computation
+            for computation in module.computations.values()
+            for name in computation.instructions
+        }
+        sizes = dict(plan.axis_sizes)
+        self.min_elems = plan.config.persistence_threshold
+        self.num_shards = prod(sizes[axis] for axis in plan.zero_axes)
+        self.spare_bytes = 0
+        split = {*plan.zero_axes, *plan.batch_axes}
+        self.other_sizes = {
+            size for axis, size in sizes.items() if axis not in split and size > 1
+        }
+
+    def count_spare(self, facts: Sequence[CollectiveFacts]) -> int:
+        """Bytes that reductions of gradients save against the formula.
+
+        A compiler may add up a gradient where its shard is, out of gathered
+        activations, when that moves less than the reduce-scatter in whose place it is.
+        """
+        allowed = plan_traffic(self.plan, elem_bytes=2).reduce_scatter_bytes
+        for fact in facts:
+            home = self.homes[fact.name]
+            if fact.kind == "reduce-scatter":
+                allowed -= fact.step_moved_bytes
+            elif fact.kind == "all-reduce" and self._is_sliced(home, fact):
+                allowed -= fact.step_moved_bytes // 2
+        return max(0, allowed)
+
+    def _is_sliced(self, home: Computation, fact: CollectiveFacts) -> bool:
+        is_one = len(home.instructions[fact.name].operands) == 1
+        indices = (None,) if is_one else fact.indices
+        return any(self.flow.is_only_sliced(home, fact.name, i) for i in indices)
+
+    def find(self, fact: CollectiveFacts) -> Iterator[Finding]:
+        scale = fact.group_size if fact.kind == "all-gather" else 1
+        if fact.operand_bytes * scale < _MIN_BYTES:
+            return
+        # An exchange may come as one operand for each device.
+        num_elems = scale * sum(operand.num_elems for operand in fact.operands)
+        if num_elems < self.min_elems or fact.group_size == 1:
+            return
+        if fact.kind == "all-reduce":
+            yield from self._whole_gradient(fact)
+        elif fact.kind in _EXCHANGES:
+            leaves, strangers = self._tell_apart(fact)
+            yield from self._wide(fact, leaves)
+            if strangers and fact.group_size not in self.other_sizes:
+                yield from self._stranger(fact, strangers)
+
+    def _tell_apart(
+        self, fact: CollectiveFacts
+    ) -> tuple[list[tuple[int, LeafPlan]], list[ArrayShape]]:
+        """Tells leaves that a collective gathers, by operand, from other arrays."""
+        if fact.kind != "all-gather":
+            return [], list(fact.operands)
+        home = self.homes[fact.name]
+        names = home.instructions[fact.name].operands
+        named = list(name_leaves(fact, self.plan)) if _is_gather(fact) else []
+        found: list[tuple[int, LeafPlan]] = []
+        rest: list[ArrayShape] = []
+        for index, operand in zip(fact.indices, fact.operands, strict=True):
+            leaf = self._read_leaf(home, names[index])
+            if leaf is None and named:
+                whole_elems = operand.num_elems * fact.group_size
+                leaf = _same_elems(whole_elems, fact.runs, named)
+                if leaf is None and len(fact.operands) == 1:
+                    leaf = named[0]
+            if leaf is not None:
+                found.append((index, leaf))
+            elif operand.num_elems * fact.group_size >= self.min_elems:
+                rest.append(operand)
+        return found, rest
+
+    def _read_leaf(self, home: Computation, name: str) -> LeafPlan | None:
+        """The state leaf that a value is, where arguments are read."""
+        if home.name != self.module.entry:
+            return None
+        source = self.flow.source(home, name)
+        position = read_position(source.op_name) if source is not None else None
+        return self.leaves.get(position) if position else None
+
+    def _whole_gradient(self, fact: CollectiveFacts) -> Iterator[Finding]:
+        if self.plan.placement.reduce != "at_birth":
+            return
+        home = self.homes[fact.name]
+        named = name_leaves(fact, self.plan)
+        params = [leaf for leaf in self.plan.state if leaf.role == "parameter"]
+        # A leaf that is whole at rest may have the size of one that is not.
+        params.sort(key=lambda leaf: leaf.is_sharded)
+        is_joined = len(fact.parts) != len(fact.operands)
+        num_operands = len(home.instructions[fact.name].operands)
+        found: dict[str, tuple[int, ArrayShape]] = {}
+        for number, part in enumerate(fact.parts):
+            if part.num_elems < self.min_elems:
+                continue
+            index = None if is_joined or num_operands == 1 else fact.indices[number]
+            leaf = _same_elems(part.num_elems, fact.runs, named, params)
+            if leaf is None or not leaf.is_sharded:
+                continue
+            # XLA for CPUs has no reduce-scatter: it sums the whole and keeps a slice.
+            # So does XLA for TPUs where it thinks that this is faster.
+            is_split = self.platform in ("cpu", "tpu")
+            if is_split and self.flow.is_only_sliced(home, fact.name, index):
+                continue
+            before, _ = found.get(leaf.path, (0, part))
+            found[leaf.path] = before + 2 * part.num_bytes * fact.runs, part
+        for path, (num_bytes, part) in found.items():
+            yield Finding(
+                kind="large-all-reduce",
+                where=path,
+                num_bytes=num_bytes,
+                detail=f"{part} is summed whole on every device, {fact.runs} times a "
+                f"step ({fact.source or 'source unknown'})",
+                remedy="the gradient must reach its update through element-wise "
+                "operations; look for a whole read of it, such as a print or a "
+                "sharding constraint",
+            )
+
+    def _wide(
+        self, fact: CollectiveFacts, leaves: Sequence[tuple[int, LeafPlan]]
+    ) -> Iterator[Finding]:
+        # XLA for CPUs moves all 16-bit values in 32 bits.
+        if fact.dtype not in _WIDE or self.platform == "cpu":
+            return
+        if self.plan.config.gather_dtype == "param":
+            return
+        home = self.homes[fact.name]
+        is_one = len(home.instructions[fact.name].operands) == 1
+        shapes = dict(zip(fact.indices, fact.operands, strict=True))
+        for index, leaf in leaves:
+            part = None if is_one else index
+            num_elems = shapes[index].num_elems * fact.group_size
+            if num_elems < self.min_elems or not self.flow.is_only_cast(
+                home, fact.name, _NARROW, part
+            ):
+                continue
+            moved_bytes = shapes[index].num_bytes * (fact.group_size - 1) * fact.runs
+            yield Finding(
+                kind="wide-gather",
+                where=leaf.path,
+                num_bytes=moved_bytes // 2,
+                detail=f"{fact.dtype} is gathered {fact.runs} times a step and then "
+                "cast to 16 bits; half of the bytes are for nothing",
+                remedy="cast the leaf before anything else reads it",
+            )
+
+    def _stranger(
+        self, fact: CollectiveFacts, strangers: Sequence[ArrayShape]
+    ) -> Iterator[Finding]:
+        share = sum(x.num_bytes for x in strangers) / max(1, fact.operand_bytes)
+        num_bytes = round(fact.step_moved_bytes * share)
+        is_gather = fact.kind == "all-gather"
+        is_ours = _OURS in fact.op_name
+        if is_gather and is_ours and num_bytes <= self.spare_bytes:
+            self.spare_bytes -= num_bytes
+            return
+        is_cut = is_gather and self._is_cut_again(self.homes[fact.name], fact)
+        yield Finding(
+            kind="full-rematerialization" if is_cut else "activation-moved",
+            where=fact.source or fact.op_name or fact.name,
+            num_bytes=num_bytes,
+            detail=f"{fact.kind} of {', '.join(map(str, strangers[:3]))}, {fact.runs} "
+            f"times a step, from {fact.op_name or 'an unnamed operation'}",
+            remedy="keep the dim that two shardings fight over in one sharding, with "
+            "jax.lax.with_sharding_constraint"
+            if is_cut
+            else "constrain the value to the batch axes, with "
+            "jax.lax.with_sharding_constraint, where the line produces it",
+        )
+
+    def _is_cut_again(self, home: Computation, fact: CollectiveFacts) -> bool:
+        """Says whether every reader takes this device's own part of the whole."""
+        readers = list(self.flow.readers(home, fact.name))
+        return bool(readers) and all(
+            reader.opcode == "dynamic-slice"
+            and any(
+                self.flow.comes_from(where, name, source)
+                for name in reader.operands[1:]
+                for source in ("partition-id", "parameter")
+            )
+            for where, reader, _ in readers
+        )
+
+
+def _is_gather(fact: CollectiveFacts) -> bool:
+    return GATHER_SCOPE in fact.op_name
+
+
+def _same_elems(
+    num_elems: int, runs: int, *choices: Sequence[LeafPlan]
+) -> LeafPlan | None:
+    """The first leaf of these elements, or with layers of these elements."""
+    for leaf in (leaf for leaves in choices for leaf in leaves):
+        if has_elems(leaf, num_elems, runs):
+            return leaf
+    return None
