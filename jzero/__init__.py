@@ -1,6 +1,7 @@
 """jzero: ZeRO for JAX, as a transformation of the user's own training step."""
 
 from jzero.api import shard_train_step
+from jzero.audit import pods
 from jzero.config import ZeroConfig
 from jzero.errors import (
     AliasError,
@@ -33,5 +34,6 @@ __all__ = [
     "StateError",
     "TrainStep",
     "ZeroConfig",
+    "pods",
     "shard_train_step",
 ]
