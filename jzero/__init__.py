@@ -1,6 +1,7 @@
 """jzero: ZeRO for JAX, as a transformation of the user's own training step."""
 
 from jzero.api import shard_train_step
+from jzero.audit import pods
 from jzero.audit.compiled_step import CompiledStep
 from jzero.audit.findings.finding import Finding
 from jzero.audit.step_report import StepReport
@@ -43,5 +44,6 @@ __all__ = [
     "StepReport",
     "TrainStep",
     "ZeroConfig",
+    "pods",
     "shard_train_step",
 ]

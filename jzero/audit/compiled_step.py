@@ -12,6 +12,7 @@ import jax
 from jax.sharding import Mesh
 
 from jzero.audit.findings.finding import announce
+from jzero.audit.speeds import find_speeds
 from jzero.audit.step_report import StepReport, report_step
 from jzero.plan.plan import Plan
 from jzero.runtime.program import Program
@@ -38,11 +39,14 @@ class CompiledStep:
         """Returns what the compiler built, against the plan. Nothing runs for it."""
         if self._report is None:
             device = self._mesh.devices.flat[0]
+            speeds, speeds_of = find_speeds(self._mesh)
             self._report = report_step(
                 self.compiled,
                 self.plan,
                 positions=self._positions,
                 platform=device.platform,
+                speeds=speeds,
+                speeds_of=speeds_of,
                 ran_on=describe_devices(self._mesh),
             )
         return self._report

@@ -173,7 +173,9 @@ def _collectives(report: StepReport) -> Table:
 
 def _estimate(report: StepReport) -> Text:
     timeline = report.timeline
-    speeds = "nominal speeds" if report.speeds_of == "unknown" else report.speeds_of
+    speeds = "nominal speeds"
+    if report.speeds_of != "unknown":
+        speeds = f"the stated speeds of {report.speeds_of}"
     return Text(
         f"{format_flops(report.flops)} per device and step. Estimate, not a "
         f"measurement, by the compiler's schedule and {speeds}: "

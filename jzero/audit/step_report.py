@@ -32,6 +32,7 @@ from jzero.audit.formula import Traffic, plan_traffic
 from jzero.audit.hlo import Module, parse_module
 from jzero.audit.memory import MemoryFacts, read_memory
 from jzero.audit.names import name_leaves
+from jzero.audit.report_html import render_html
 from jzero.audit.report_text import build_report, render_report
 from jzero.audit.timeline import Speeds, Timeline, play_schedule
 from jzero.plan.layout import local_bytes
@@ -178,12 +179,13 @@ class StepReport:
             "findings": [asdict(finding) for finding in self.findings],
         }
 
-    def to_html(self) -> str:
-        """Returns the report as one HTML page that needs nothing else."""
-        # Only who asks for a page pays for its making.
-        from jzero.audit.report_html import render_html  # noqa: PLC0415
+    def to_html(self, *, hbm_bytes: int | None = None) -> str:
+        """Returns the report as one HTML page that needs nothing else.
 
-        return render_html([self.to_dict()])
+        Args:
+            hbm_bytes: Memory of one device, drawn as a limit if given.
+        """
+        return render_html([self.to_dict()], hbm_bytes=hbm_bytes)
 
     def __rich__(self) -> RenderableType:
         """Shows the report in colour with `rich.print(report)`."""

@@ -12,6 +12,7 @@ import pytest
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+import jzero
 from jzero.audit.chips import chip_facts, known_chips
 from jzero.audit.collectives import read_collectives
 from jzero.audit.pods import (
@@ -84,6 +85,10 @@ def test_the_document_names_pods_that_there_are() -> None:
     assert all(parse_pod(name).num_chips for name in names)
     for chip in known_chips():
         assert f"`{chip_facts(chip).pattern}`" in text
+
+
+def test_public_name() -> None:
+    assert jzero.pods.parse_pod("h100:1x8").num_chips == 8
 
 
 @pytest.mark.parametrize(
