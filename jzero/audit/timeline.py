@@ -20,6 +20,9 @@ __all__ = ["Event", "Hiding", "Speeds", "Timeline", "play_schedule"]
 
 _MAX_EVENTS = 3000
 _CALLS = ("call", "conditional", "async-start")
+_CALLED = (
+    "to_apply", "calls", "branch_computations", "true_computation", "false_computation",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +128,9 @@ def play_schedule(
     Returns:
         The timeline. Loops of unknown length run once, branches are all taken.
     """
+    # What is called from several places is listed for each of them.
     moved: dict[str, tuple[str, int, int]] = {}
-    for fact in facts:
+    for fact in {(fact.name, fact.dtype): fact for fact in facts}.values():
         kind, num_bytes, group = moved.get(fact.name, (fact.kind, 0, fact.group_size))
         moved[fact.name] = (kind, num_bytes + fact.moved_bytes, group)
     player = _Player(module, moved, speeds)
@@ -222,7 +226,7 @@ class _Player:
             self.runs = outside
 
     def _call(self, instruction: Instruction, state: _Played) -> None:
-        for attribute in ("to_apply", "calls", "branch_computations"):
+        for attribute in _CALLED:
             for name in instruction.called(attribute):
                 self._join(state, self.play(self.module.computations[name]), 1)
 

@@ -85,6 +85,12 @@ def test_sizes(text: object, num_bytes: int) -> None:
     assert type(parse_bytes(text)) is int
 
 
+def test_findings_are_warned_of_unless_said_otherwise() -> None:
+    assert ZeroConfig().on_finding == "warn"
+    assert ZeroConfig(on_finding="raise").on_finding == "raise"
+    assert ZeroConfig(on_finding="ignore") != ZeroConfig()
+
+
 WRONG: list[dict[str, Any]] = [
     {"axis": ""},
     {"axis": ()},
@@ -115,6 +121,9 @@ WRONG: list[dict[str, Any]] = [
     {"disable_passes": "window"},
     {"disable_passes": ("unknown",)},
     {"disable_passes": 3},
+    {"on_finding": "error"},
+    {"on_finding": None},
+    {"on_finding": True},
 ]
 SIZES = [f.name for f in fields(ZeroConfig) if f.name.endswith("_bytes")]
 WRONG += [

@@ -126,6 +126,36 @@ def test_a_leaf_replaced_by_a_python_number_does_not_recompile() -> None:
     assert program.state_structs[0].weak_type is False
 
 
+def test_a_python_number_among_the_data_is_another_program() -> None:
+    """Only a scalar of the state, of its own dtype, takes over a program."""
+
+    def step_fn(state, x, scale):
+        new = {"w": state["w"] - state["lr"] * scale * x.mean(), "lr": state["lr"]}
+        return new, x.sum()
+
+    step = jzero.shard_train_step(step_fn, config=SHARD_ALL)
+    scale = jnp.float32(2)
+    state, _ = step({"w": jnp.ones((16,)), "lr": jnp.float32(0.1)}, batch(), scale)
+    state, _ = step(state | {"lr": 0.2}, batch(), scale)
+    (first,) = set(map(id, step._programs.values()))
+    state, _ = step(state, batch(), 2.0)  # data that is weakly typed
+    assert id(step._programs[list(step._programs)[-1]]) != first
+    np.testing.assert_allclose(float(state["lr"]), 0.2, rtol=1e-6)
+
+
+def test_compile_needs_shapes_alone_and_serves_calls() -> None:
+    step = make_step()
+    state = step.shard(make_state())
+    structs = jax.eval_shape(make_state)
+    compiled = step.compile(*structs, jax.ShapeDtypeStruct((16, 24), np.float32))
+    (program,) = step._programs.values()
+    assert program.executable.compiled is compiled.compiled
+    check_usable(step, state)
+    assert list(step._programs.values()) == [program]
+    with pytest.raises(jzero.BatchError):
+        step.compile(*structs, jax.ShapeDtypeStruct((10, 24), np.float32))
+
+
 def test_gather_returns_whole_arrays() -> None:
     step = make_step()
     state = step.shard(make_state())

@@ -16,7 +16,10 @@ UNMIRRORED = {
 }
 
 # Test files that belong to a whole folder of modules.
-SHARED_TESTS = {"tests/jzero/passes/test_table.py"}
+SHARED_TESTS = {
+    "tests/jzero/passes/test_table.py",
+    "tests/jzero/audit/findings/test_planted.py",
+}
 
 SOURCE_FOLDERS = ("jzero", "tools", "tests", "examples", "benchmarks")
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".yaml", ".yml", ".cfg", ".txt", ""}

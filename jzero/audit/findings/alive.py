@@ -84,10 +84,16 @@ def find_waiting(
 
 def _peak(computation: Computation, names: set[str], min_bytes: int) -> int:
     order = {name: i for i, name in enumerate(computation.instructions)}
+    # The end of an asynchronous one is another instruction.
+    ends = {
+        instruction.operands[0]: i
+        for i, instruction in enumerate(computation.instructions.values())
+        if instruction.opcode.endswith("-done")
+    }
     changes: list[tuple[int, int]] = []
     for name in names & computation.instructions.keys():
         reduction = computation.instructions[name]
-        end = order[name]
+        end = ends.get(name, order[name])
         for operand in reduction.operands:
             born = operand
             while computation.instructions[born].opcode in _SAME:

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 
 from jzero.audit.hlo import Computation, Instruction, Module
 
-__all__ = ["Flow"]
+__all__ = ["SAME_OR_CAST", "Flow"]
 
 _SAME = ("bitcast", "copy", "reshape", "transpose", "get-tuple-element")
-_CAST = (*_SAME, "convert", "parameter")
+SAME_OR_CAST = (*_SAME, "convert")
+_CAST = (*SAME_OR_CAST, "parameter")
 # What cuts a joined array up again passes its parts on.
-_PARTS = (*_SAME, "convert", "slice")
+_PARTS = (*SAME_OR_CAST, "slice")
 _DEPTH = 8
 
 
@@ -35,6 +36,16 @@ class Flow:
                 for operand in instruction.operands:
                     table.setdefault(operand, []).append(instruction)
         return table.get(name, [])
+
+    def parts(
+        self, computation: Computation, name: str, index: int
+    ) -> Iterator[Instruction]:
+        """Yields the instructions that take one part out of a tuple, or of its end."""
+        for user in self.users(computation, name):
+            if user.opcode.endswith("-done"):
+                yield from self.parts(computation, user.name, index)
+            elif user.attributes.get("index") == str(index):
+                yield user
 
     def readers(
         self,

@@ -76,8 +76,9 @@ def announce(findings: Sequence[Finding], policy: str, *, name: str) -> None:
     if not findings or policy == "ignore":
         return
     rows = [(f"{f.kind}: {f.where}", f"{f.detail}; {f.remedy}") for f in findings]
+    things = "1 thing" if len(rows) == 1 else f"{len(rows)} things"
     text = format_problem(
-        f"The compiled {name} does {len(rows)} things that its plan did not ask for:",
+        f"The compiled {name} does {things} that its plan did not ask for:",
         rows,
         "see step.compile(...).report(); ZeroConfig(on_finding=...) takes "
         '"ignore", "warn" or "raise"',

@@ -13,8 +13,9 @@ from math import prod
 
 from jzero.audit.aliases import read_position
 from jzero.audit.facts import CollectiveFacts
-from jzero.audit.findings.dataflow import Flow
+from jzero.audit.findings.dataflow import SAME_OR_CAST, Flow
 from jzero.audit.findings.finding import Finding
+from jzero.audit.findings.updated import find_updated_leaf
 from jzero.audit.formula import plan_traffic
 from jzero.audit.hlo import Computation, Module
 from jzero.audit.names import GATHER_SCOPE, has_elems, name_leaves
@@ -27,6 +28,14 @@ _WIDE = ("f32", "f64")
 _NARROW = ("bf16", "f16")
 _EXCHANGES = ("all-gather", "all-to-all", "ragged-all-to-all", "collective-permute")
 _OURS = "jzero."
+_REMEDY_CUT = (
+    "keep the dim that two shardings fight over in one sharding, with "
+    "jax.lax.with_sharding_constraint"
+)
+_REMEDY_MOVED = (
+    "constrain the value to the batch axes, with jax.lax.with_sharding_constraint, "
+    "where the line produces it"
+)
 # Less than this, in one collective, is not worth a person's time.
 _MIN_BYTES = 2**16
 # What the user wrote to move, in regions where jzero changes nothing.
@@ -118,21 +127,23 @@ class _Finder:
             leaves, strangers = self._tell_apart(fact)
             yield from self._wide(fact, leaves)
             if strangers and fact.group_size not in self.other_sizes:
-                yield from self._stranger(fact, strangers)
+                yield from self._strangers(fact, strangers)
 
     def _tell_apart(
         self, fact: CollectiveFacts
-    ) -> tuple[list[tuple[int, LeafPlan]], list[ArrayShape]]:
+    ) -> tuple[list[tuple[int, LeafPlan]], list[tuple[int, ArrayShape]]]:
         """Tells leaves that a collective gathers, by operand, from other arrays."""
+        operands = list(zip(fact.indices, fact.operands, strict=True))
         if fact.kind != "all-gather":
-            return [], list(fact.operands)
+            return [], operands
         home = self.homes[fact.name]
         names = home.instructions[fact.name].operands
-        named = list(name_leaves(fact, self.plan)) if _is_gather(fact) else []
+        joined = list(name_leaves(fact, self.plan)) if _is_gather(fact) else []
         found: list[tuple[int, LeafPlan]] = []
-        rest: list[ArrayShape] = []
-        for index, operand in zip(fact.indices, fact.operands, strict=True):
+        rest: list[tuple[int, ArrayShape]] = []
+        for index, operand in operands:
             leaf = self._read_leaf(home, names[index])
+            named = joined if GATHER_SCOPE in self._origin(fact, index)[0] else []
             if leaf is None and named:
                 whole_elems = operand.num_elems * fact.group_size
                 leaf = _same_elems(whole_elems, fact.runs, named)
@@ -141,8 +152,21 @@ class _Finder:
             if leaf is not None:
                 found.append((index, leaf))
             elif operand.num_elems * fact.group_size >= self.min_elems:
-                rest.append(operand)
+                rest.append((index, operand))
         return found, rest
+
+    def _origin(self, fact: CollectiveFacts, index: int) -> tuple[str, str | None]:
+        """(JAX operation, source line) of one operand.
+
+        A collective that joins several has the names of all of them, and the line of
+        one; what takes its result apart still has its own.
+        """
+        home = self.homes[fact.name]
+        if len(home.instructions[fact.name].operands) > 1:
+            for part in self.flow.parts(home, fact.name, index):
+                if part.op_name:
+                    return part.op_name, self.module.sources.source(part.metadata)
+        return fact.op_name, fact.source
 
     def _read_leaf(self, home: Computation, name: str) -> LeafPlan | None:
         """The state leaf that a value is, where arguments are read."""
@@ -170,13 +194,15 @@ class _Finder:
             leaf = _same_elems(part.num_elems, fact.runs, named, params)
             if leaf is None or not leaf.is_sharded:
                 continue
+            leaf = self._updated(home, fact, index) or leaf
             # XLA for CPUs has no reduce-scatter: it sums the whole and keeps a slice.
             # So does XLA for TPUs where it thinks that this is faster.
             is_split = self.platform in ("cpu", "tpu")
             if is_split and self.flow.is_only_sliced(home, fact.name, index):
                 continue
             before, _ = found.get(leaf.path, (0, part))
-            found[leaf.path] = before + 2 * part.num_bytes * fact.runs, part
+            ring_bytes = 2 * part.num_bytes * (fact.group_size - 1) // fact.group_size
+            found[leaf.path] = before + ring_bytes * fact.runs, part
         for path, (num_bytes, part) in found.items():
             yield Finding(
                 kind="large-all-reduce",
@@ -188,6 +214,18 @@ class _Finder:
                 "operations; look for a whole read of it, such as a print or a "
                 "sharding constraint",
             )
+
+    def _updated(
+        self, home: Computation, fact: CollectiveFacts, index: int | None
+    ) -> LeafPlan | None:
+        """The parameter whose update takes a sum in, where that can be followed."""
+        if home.name != self.module.entry:
+            return None
+        leaf = find_updated_leaf(self.module, self.flow, fact.name, index, self.leaves)
+        if leaf is None or leaf.owner_path is None:
+            return leaf
+        owners = (x for x in self.plan.state if x.path == leaf.owner_path)
+        return next(owners, leaf)
 
     def _wide(
         self, fact: CollectiveFacts, leaves: Sequence[tuple[int, LeafPlan]]
@@ -217,33 +255,40 @@ class _Finder:
                 remedy="cast the leaf before anything else reads it",
             )
 
-    def _stranger(
-        self, fact: CollectiveFacts, strangers: Sequence[ArrayShape]
+    def _strangers(
+        self, fact: CollectiveFacts, strangers: Sequence[tuple[int, ArrayShape]]
     ) -> Iterator[Finding]:
-        share = sum(x.num_bytes for x in strangers) / max(1, fact.operand_bytes)
-        num_bytes = round(fact.step_moved_bytes * share)
+        """Findings of what is no leaf, arrays of one line together."""
         is_gather = fact.kind == "all-gather"
-        is_ours = _OURS in fact.op_name
-        if is_gather and is_ours and num_bytes <= self.spare_bytes:
-            self.spare_bytes -= num_bytes
-            return
-        is_cut = is_gather and self._is_cut_again(self.homes[fact.name], fact)
-        yield Finding(
-            kind="full-rematerialization" if is_cut else "activation-moved",
-            where=fact.source or fact.op_name or fact.name,
-            num_bytes=num_bytes,
-            detail=f"{fact.kind} of {', '.join(map(str, strangers[:3]))}, {fact.runs} "
-            f"times a step, from {fact.op_name or 'an unnamed operation'}",
-            remedy="keep the dim that two shardings fight over in one sharding, with "
-            "jax.lax.with_sharding_constraint"
-            if is_cut
-            else "constrain the value to the batch axes, with "
-            "jax.lax.with_sharding_constraint, where the line produces it",
-        )
+        groups: dict[tuple[str, str | None, bool], list[ArrayShape]] = {}
+        for index, shape in strangers:
+            is_cut = is_gather and self._is_cut_again(
+                self.homes[fact.name], fact, index
+            )
+            groups.setdefault((*self._origin(fact, index), is_cut), []).append(shape)
+        for (op_name, source, is_cut), shapes in groups.items():
+            share = sum(x.num_bytes for x in shapes) / max(1, fact.operand_bytes)
+            num_bytes = round(fact.step_moved_bytes * share)
+            if is_gather and _OURS in op_name and num_bytes <= self.spare_bytes:
+                self.spare_bytes -= num_bytes
+                continue
+            yield Finding(
+                kind="full-rematerialization" if is_cut else "activation-moved",
+                where=source or op_name or fact.name,
+                num_bytes=num_bytes,
+                detail=f"{fact.kind} of {', '.join(map(str, shapes[:3]))}, {fact.runs} "
+                f"times a step, from {op_name or 'an unnamed operation'}",
+                remedy=_REMEDY_CUT if is_cut else _REMEDY_MOVED,
+            )
 
-    def _is_cut_again(self, home: Computation, fact: CollectiveFacts) -> bool:
+    def _is_cut_again(
+        self, home: Computation, fact: CollectiveFacts, index: int
+    ) -> bool:
         """Says whether every reader takes this device's own part of the whole."""
-        readers = list(self.flow.readers(home, fact.name))
+        is_one = len(home.instructions[fact.name].operands) == 1
+        part = None if is_one else index
+        # XLA for CPUs casts what it moved in 32 bits.
+        readers = list(self.flow.readers(home, fact.name, part, SAME_OR_CAST))
         return bool(readers) and all(
             reader.opcode == "dynamic-slice"
             and any(

@@ -6,9 +6,10 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 
-from jzero.compat.jit import is_jitted, unwrap_jit
+from jzero.compat.jit import is_jitted, unwrap_jit, with_trees
 
 
 def step(state: Any, batch: Any, mode: str = "train", *, scale: int = 1) -> Any:
@@ -102,3 +103,25 @@ def test_a_jitted_method_keeps_its_object(
 def test_arguments_of_a_method_counted_from_the_end() -> None:
     _, nums, names = unwrap_jit(Trainer().from_the_end)
     assert -1 in nums or "mode" in names  # as the JAX version tells
+
+
+def test_a_lowered_function_with_other_trees() -> None:
+    """Of the same leaves: the program is not lowered again."""
+    lowered = jax.jit(lambda xs: [xs[0] + xs[1], xs[0] * 2]).lower(
+        [jnp.ones(3), jnp.arange(3.0)]
+    )
+    trees = ({"a": 0, "b": 0},), ("sum", {"twice": 0})
+    given = with_trees(lowered, *map(jax.tree.structure, trees))
+    assert given.as_text() == lowered.as_text()
+    total, rest = given.compile()({"a": jnp.ones(3), "b": jnp.arange(3.0)})
+    assert total.tolist() == [1, 2, 3]
+    assert rest["twice"].tolist() == [2, 2, 2]
+
+
+def test_trees_of_another_number_of_leaves() -> None:
+    lowered = jax.jit(lambda x: [x, x]).lower(jnp.ones(3))
+    one, two = jax.tree.structure((0,)), jax.tree.structure([0, 0])
+    with pytest.raises(ValueError, match="3 results for 2"):
+        with_trees(lowered, one, jax.tree.structure([0, 0, 0]))
+    with pytest.raises(ValueError):
+        with_trees(lowered, two, two)

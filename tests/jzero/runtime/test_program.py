@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 import jzero
+from jzero.runtime.program import by_argument
 
 SHARD_ALL = jzero.ZeroConfig(persistence_threshold=0)
 TX = optax.adam(1e-2)
@@ -85,3 +87,36 @@ def test_compiler_options_reach_the_compiler() -> None:
         assert "xla_no_such_option" in str(error)
     else:
         raise AssertionError("the option was ignored")
+
+
+def test_leaves_of_each_argument() -> None:
+    treedefs = [jax.tree.structure(x) for x in ({"a": 0, "b": 0}, None, [0], (0, 0))]
+    leaves = ["a", "b", "c", "d", "e"]
+    assert by_argument(leaves, treedefs) == [["a", "b"], [], ["c"], ["d", "e"]]
+
+
+def test_lowered_steps_take_and_return_trees() -> None:
+    """Though the program underneath takes lists of leaves, and compiles once."""
+    structs = (*jax.eval_shape(state), X)
+    step = jzero.shard_train_step(in_order, config=SHARD_ALL)
+    lowered = step.lower(*structs)
+    assert jax.tree.structure(lowered.args_info) == jax.tree.structure((structs, {}))
+    wanted = jax.eval_shape(in_order, *structs)
+    assert lowered.out_tree == jax.tree.structure(wanted)
+    # Where the order of results had to change for donation: new state, then the rest.
+    other = jzero.shard_train_step(gradients_first, config=SHARD_ALL)
+    new_state, rest = jax.tree.unflatten(
+        other.lower(*structs).out_tree, range(7 + 1 + 2)
+    )
+    assert (len(new_state), len(rest)) == (7, 3)
+
+
+@pytest.mark.parametrize("function", [in_order, gradients_first])
+def test_positions_of_the_state(function) -> None:
+    """(argument, leaf of it), in the order of the plan."""
+    step = jzero.shard_train_step(function, config=SHARD_ALL)
+    program = step._program_for((*jax.eval_shape(state), X), {})[0]
+    params, opt = ([(i, k) for k in range(n)] for i, n in enumerate((2, 5)))
+    assert list(program.state_positions) == [*params, *opt]
+    assert len(program.plan.state) == 7
+    assert program.mesh.shape == {"data": 8}

@@ -1,0 +1,139 @@
+"""Training steps in which nothing is wrong: no finder may find anything.
+
+Small, but every matrix is above the threshold below which leaves stay whole, and
+gathers are above the size below which findings look away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import linen as nn
+
+import jzero
+from benchmarks.findings import NUM_DEVICES, Platform, make_mesh
+from jzero.audit.step_report import StepReport
+from tests.gpt_model import GPTStep, batch_shapes, build_gpt
+
+__all__ = ["CLEAN", "NUM_TOKENS", "Program", "compile_gpt", "gpt_program", "report_of"]
+
+NUM_TOKENS = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A step and the shapes that it is compiled for."""
+
+    step: Callable[..., Any]
+    state: Any
+    batch: Any
+
+
+def report_of(
+    program: Program,
+    stage: int,
+    platform: Platform,
+    axes: Mapping[str, int] | None = None,
+    **settings: Any,
+) -> StepReport:
+    mesh = make_mesh(platform, axes or {"data": NUM_DEVICES})
+    config = jzero.ZeroConfig(on_finding="ignore", **settings)
+    step = jzero.shard_train_step(program.step, stage=stage, mesh=mesh, config=config)
+    return step.compile(program.state, program.batch).report()
+
+
+def small_gpt(is_scanned: bool = False, num_micro_batches: int = 1) -> GPTStep:
+    return build_gpt(
+        vocab=1024,
+        width=256,
+        num_layers=2,
+        is_scanned=is_scanned,
+        num_micro_batches=num_micro_batches,
+    )
+
+
+def gpt_program(
+    num_devices: int, is_scanned: bool, num_micro_batches: int = 1
+) -> Program:
+    """Two sequences for each device and micro-batch."""
+    gpt = small_gpt(is_scanned, num_micro_batches)
+    rows = 2 * num_devices * num_micro_batches
+    return Program(
+        step=gpt.step, state=gpt.state_shapes(), batch=batch_shapes(rows, NUM_TOKENS)
+    )
+
+
+def compile_gpt(
+    stage: int, platform: Platform, is_scanned: bool, num_micro_batches: int = 1
+) -> StepReport:
+    program = gpt_program(NUM_DEVICES, is_scanned, num_micro_batches)
+    return report_of(program, stage, platform)
+
+
+def _trained(model: nn.Module, x: Any, y: Any) -> Program:
+    """AdamW on the cross entropy of a Flax model."""
+    tx = optax.adamw(1e-3)
+
+    def create(x: jax.Array) -> Any:
+        params = model.init(jax.random.key(0), x)
+        return params, tx.init(params)
+
+    def step(state: Any, batch: Any) -> Any:
+        params, opt = state
+
+        def loss_fn(params: Any) -> jax.Array:
+            logits: Any = model.apply(params, batch["x"])
+            losses = optax.softmax_cross_entropy_with_integer_labels(
+                logits.astype(jnp.float32), batch["y"]
+            )
+            return losses.mean()
+
+        loss, grads = jax.value_and_grad(loss_fn)(params)
+        updates, opt = tx.update(grads, opt, params)
+        return (optax.apply_updates(params, updates), opt), loss
+
+    return Program(step=step, state=jax.eval_shape(create, x), batch={"x": x, "y": y})
+
+
+class _Conv(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for features in (64, 128, 256):
+            x = nn.Conv(features, (3, 3), strides=2, dtype=jnp.bfloat16)(x)
+            x = nn.relu(nn.GroupNorm(8, dtype=jnp.bfloat16)(x))
+        return nn.Dense(128, dtype=jnp.bfloat16)(x.mean((1, 2)))
+
+
+class _Tied(nn.Module):
+    @nn.compact
+    def __call__(self, ids: jax.Array) -> jax.Array:
+        embed = nn.Embed(1024, 256, dtype=jnp.bfloat16)
+        x = embed(ids)
+        for _ in range(2):
+            y = nn.gelu(nn.Dense(1024, dtype=jnp.bfloat16)(x))
+            x = x + nn.Dense(256, dtype=jnp.bfloat16)(y)
+        return embed.attend(x)
+
+
+def conv_net() -> Program:
+    return _trained(
+        _Conv(),
+        jax.ShapeDtypeStruct((8 * NUM_DEVICES, 32, 32, 3), jnp.bfloat16),
+        jax.ShapeDtypeStruct((8 * NUM_DEVICES,), jnp.int32),
+    )
+
+
+def tied_embeddings() -> Program:
+    ids = jax.ShapeDtypeStruct((2 * NUM_DEVICES, NUM_TOKENS), jnp.int32)
+    return _trained(_Tied(), ids, ids)
+
+
+CLEAN: dict[str, Callable[[], Program]] = {
+    "conv_net": conv_net,
+    "tied_embeddings": tied_embeddings,
+}
