@@ -89,10 +89,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             console.print(
                 f"round {i}, {case.dtype}, {case.label}: {result.step_seconds:.2f} s"
             )
+        plain = [dataclasses.asdict(result) for result in found]
+        (folder / "results.json").write_text(json.dumps(plain))
     if not found:
         return 1
-    plain = [dataclasses.asdict(result) for result in found]
-    (folder / "results.json").write_text(json.dumps(plain))
     results = merge(found)
     console.print(table.terminal(results))
     is_all = len(results) == len(cases(STAGES, DTYPES))

@@ -20,6 +20,8 @@ class Result:
         case: What was run.
         losses: Per step, the mean over the processes.
         rounds: Per round and timed step the seconds, of the slowest process.
+        cpu_rounds: Likewise, of the processor instead of the clock, in which waiting
+            for the other process or for a busy machine does not count.
         state_bytes: Held between steps by the process that holds most.
         peak_bytes: Resident memory at its peak in the timed steps, likewise.
         versions: Of the packages that matter.
@@ -28,6 +30,7 @@ class Result:
     case: Case
     losses: tuple[float, ...]
     rounds: tuple[tuple[float, ...], ...]
+    cpu_rounds: tuple[tuple[float, ...], ...]
     state_bytes: int
     peak_bytes: int
     versions: dict[str, str]
@@ -36,6 +39,11 @@ class Result:
     def step_seconds(self) -> float:
         """The median step of the fastest round: others may use the machine too."""
         return min(map(statistics.median, self.rounds))
+
+    @property
+    def cpu_seconds(self) -> float:
+        """The median step of the fastest round, in seconds of the processor."""
+        return min(map(statistics.median, self.cpu_rounds))
 
     @property
     def slowest_seconds(self) -> float:
@@ -56,11 +64,16 @@ def parse(outputs: Sequence[str]) -> Result:
             raise ValueError(f"{len(lines)} reports instead of 1 in:\n{output[-1000:]}")
         reports.append(json.loads(lines[0].removeprefix(PREFIX)))
     losses = zip(*(r["losses"] for r in reports), strict=True)
-    seconds = zip(*(r["seconds"] for r in reports), strict=True)
+
+    def slowest(key: str) -> tuple[float, ...]:
+        steps = zip(*(r[key] for r in reports), strict=True)
+        return tuple(max(step) for step in steps)
+
     return Result(
         case=Case(**reports[0]["case"]),
         losses=tuple(statistics.fmean(step) for step in losses),
-        rounds=(tuple(max(step) for step in seconds),),
+        rounds=(slowest("seconds"),),
+        cpu_rounds=(slowest("cpu_seconds"),),
         state_bytes=max(r["state_bytes"] for r in reports),
         peak_bytes=max(r["peak_bytes"] for r in reports),
         versions=reports[0]["versions"],
@@ -80,6 +93,7 @@ def merge(rounds: Iterable[Result]) -> list[Result]:
             case=case,
             losses=results[0].losses,
             rounds=tuple(timed for r in results for timed in r.rounds),
+            cpu_rounds=tuple(timed for r in results for timed in r.cpu_rounds),
             state_bytes=max(r.state_bytes for r in results),
             peak_bytes=max(r.peak_bytes for r in results),
             versions=results[0].versions,

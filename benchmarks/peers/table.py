@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -20,6 +20,8 @@ HEADER = (
     "s/step",
     "slowest round",
     "cost of sharding",
+    "CPU s/step",
+    "its cost",
     "state MB",
     "peak RSS MB",
 )
@@ -36,23 +38,32 @@ def _cpu_info() -> str:
     return path.read_text() if path.exists() else ""
 
 
-def sharding_cost(result: Result, results: Sequence[Result]) -> float | None:
+def sharding_cost(
+    result: Result, results: Sequence[Result], seconds: Callable[[Result], float]
+) -> float | None:
     """Returns seconds over those of the same framework's plain data parallelism.
 
     None if that was not run.
     """
     plain = [r for r in results if r.case == result.case.baseline]
-    return result.step_seconds / plain[0].step_seconds if plain else None
+    return seconds(result) / seconds(plain[0]) if plain else None
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
 
 
 def row(result: Result, results: Sequence[Result]) -> tuple[str, ...]:
     """Returns the cells of one case, in the order of `HEADER`."""
-    cost = sharding_cost(result, results)
+    cost = sharding_cost(result, results, lambda r: r.step_seconds)
+    cpu_cost = sharding_cost(result, results, lambda r: r.cpu_seconds)
     return (
         result.case.label,
         f"{result.step_seconds:.2f}",
         f"{result.slowest_seconds:.2f}",
-        "-" if cost is None else f"{cost:.2f}",
+        _ratio(cost),
+        f"{result.cpu_seconds:.2f}",
+        _ratio(cpu_cost),
         f"{result.state_bytes / 1e6:.0f}",
         f"{result.peak_bytes / 1e6:.0f}",
     )

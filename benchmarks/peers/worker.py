@@ -121,18 +121,21 @@ def report(job: Job, trainer: Trainer) -> dict[str, Any]:
     tokens = job.tokens()
     losses: list[float] = []
     seconds: list[float] = []
+    cpu_seconds: list[float] = []
     for i in range(job.num_steps):
         if i == job.num_warm:
             reset_peak()
         data = job.batch(tokens, i)
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         losses.append(trainer.step(data))
         seconds.append(time.perf_counter() - start)
+        cpu_seconds.append(time.process_time() - cpu_start)
     return {
         "case": dataclasses.asdict(job.case),
         "rank": job.rank,
         "losses": losses,
         "seconds": seconds[job.num_warm :],
+        "cpu_seconds": cpu_seconds[job.num_warm :],
         "state_bytes": trainer.state_bytes(),
         "peak_bytes": peak_bytes(),
         "versions": trainer.versions,

@@ -44,6 +44,7 @@ def result_of(stage: int, *seconds: float, framework: str = "jzero") -> Result:
         case=Case(dtype="float32", framework=framework, stage=stage),
         losses=(3.0, 2.5),
         rounds=(seconds,),
+        cpu_rounds=(tuple(s / 2 for s in seconds),),
         state_bytes=200_000_000,
         peak_bytes=900_000_000,
         versions={"jax": "1.2.3"},
@@ -120,6 +121,7 @@ def test_reports_are_found_among_other_output() -> None:
             "rank": rank,
             "losses": losses,
             "seconds": seconds,
+            "cpu_seconds": [0.1 + rank],
             "state_bytes": 10 + rank,
             "peak_bytes": 20 - rank,
             "versions": {"jax": "1"},
@@ -130,6 +132,7 @@ def test_reports_are_found_among_other_output() -> None:
     result = parse(outputs)
     assert result.losses == (3.0, 1.5)
     assert result.rounds == ((0.7,),)
+    assert result.cpu_rounds == ((1.1,),)
     assert (result.state_bytes, result.peak_bytes) == (11, 20)
     with pytest.raises(ValueError, match="0 reports"):
         parse([outputs[0], "nothing"])
@@ -145,10 +148,12 @@ def test_rounds_are_pooled_and_held_against_stage_0() -> None:
         "3.00",
         "7.00",
         "1.50",
+        "1.50",
+        "1.50",
         "200",
         "900",
     )
-    assert table.sharding_cost(results[1], results[1:]) is None
+    assert table.row(results[1], results[1:])[3] == "-"
 
 
 def test_the_document_changes_between_its_markers_only(tmp_path: Path) -> None:
@@ -156,7 +161,7 @@ def test_the_document_changes_between_its_markers_only(tmp_path: Path) -> None:
     day = datetime.date(2030, 1, 2)
     text = table.markdown(results, TINY, day)
     assert "2030-01-02" in text and "jax 1.2.3" in text
-    assert "| FSDP2 | 1.25 | 1.25 | - | 200 | 900 |" in text
+    assert "| FSDP2 | 1.25 | 1.25 | - | 0.62 | - | 200 | 900 |" in text
     assert "| jzero stage 0 | 3.0000 | 2.5000 |" in text
     path = tmp_path / "benchmarks.md"
     path.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
