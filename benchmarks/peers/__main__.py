@@ -3,6 +3,7 @@
     python -m benchmarks.peers                       # all, into docs/benchmarks.md
     python -m benchmarks.peers --frameworks jzero    # some, into the terminal only
     python -m benchmarks.peers --peers-python python3.12
+    python -m benchmarks.peers --reuse               # the last run, once more
 
 Makes an environment for the rivals below `out/` first. Every case is a fresh pair
 of processes; rounds over all cases are interleaved, since machines drift.
@@ -11,9 +12,7 @@ of processes; rounds over all cases are interleaved, since machines drift.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import datetime
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,10 +23,12 @@ from rich.console import Console
 from benchmarks.peers import data, environment, table, weights
 from benchmarks.peers.cases import DTYPES, STAGES, Size, cases
 from benchmarks.peers.processes import ROOT, JobError, run_job
-from benchmarks.peers.results import Result, merge
+from benchmarks.peers.results import Result, load, merge, save
 from benchmarks.peers.worker import Job
 
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
+FOLDER = ROOT / "out" / "peers"
+RESULTS = FOLDER / "results.json"
 NUM_WARM = 2
 
 
@@ -42,6 +43,11 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=sys.executable,
         help="what to make the rivals' environment with",
     )
+    parser.add_argument(
+        "--reuse",
+        action="store_true",
+        help="tables of the last run, whole rounds of it",
+    )
     args = parser.parse_args(arguments)
     if args.steps <= NUM_WARM:
         parser.error(f"--steps {args.steps}: the first {NUM_WARM} are not timed")
@@ -55,29 +61,30 @@ def prepare(folder: Path, size: Size) -> None:
     weights.save(folder / "weights.npz", weights.initial(size))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    args = parse_arguments(arguments)
-    console = Console()
-    size, folder = Size(), ROOT / "out" / "peers"
+def measure(args: argparse.Namespace, console: Console) -> tuple[list[Result], int]:
+    """Runs all rounds; returns what was seen, and how many jobs failed.
+
+    What there is after each whole round is kept in `RESULTS`.
+    """
     pythons: dict[str, str | Path] = {"jzero": sys.executable}
     if set(args.frameworks) - {"jzero"}:
         console.print("the rivals' environment ...")
         peers = environment.ensure(ROOT / "out" / "peers-venv", args.peers_python)
         pythons |= {"fsdp2": peers, "deepspeed": peers}
-    prepare(folder, size)
+    prepare(FOLDER, Size())
     found: list[Result] = []
     num_failed = 0
     for i in range(args.rounds):
         for case in cases(args.frameworks, args.dtypes):
             job = Job(
                 case=case,
-                size=size,
+                size=Size(),
                 rank=0,
                 num_processes=2,
                 port=0,
                 num_steps=args.steps,
                 num_warm=NUM_WARM,
-                folder=folder,
+                folder=FOLDER,
             )
             try:
                 result = run_job(job, pythons[case.framework])
@@ -87,18 +94,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 continue
             found.append(result)
             console.print(
-                f"round {i}, {case.dtype}, {case.label}: {result.step_seconds:.2f} s"
+                f"round {i}, {case.dtype}, {case.label}: {result.step_seconds:.2f} s, "
+                f"{result.cpu_seconds:.2f} s of CPU"
             )
-        plain = [dataclasses.asdict(result) for result in found]
-        (folder / "results.json").write_text(json.dumps(plain))
+        save(RESULTS, found)
+    return found, num_failed
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    args = parse_arguments(arguments)
+    console = Console()
+    found, num_failed = (load(RESULTS), 0) if args.reuse else measure(args, console)
     if not found:
         return 1
     results = merge(found)
     console.print(table.terminal(results))
     is_all = len(results) == len(cases(STAGES, DTYPES))
     if is_all and not num_failed:
-        text = table.markdown(results, size, datetime.date.today())
-        table.write(DOCUMENT, text)
+        day = datetime.date.fromtimestamp(RESULTS.stat().st_mtime)
+        table.write(DOCUMENT, table.markdown(results, Size(), day))
         console.print(f"wrote {DOCUMENT.relative_to(ROOT)}")
     else:
         console.print("not all cases ran: docs/benchmarks.md is as it was")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.cases import Case
@@ -78,6 +80,23 @@ def parse(outputs: Sequence[str]) -> Result:
         peak_bytes=max(r["peak_bytes"] for r in reports),
         versions=reports[0]["versions"],
     )
+
+
+def save(path: Path, results: Sequence[Result]) -> None:
+    """Writes results, of which one case may have several, as JSON."""
+    path.write_text(json.dumps([dataclasses.asdict(result) for result in results]))
+
+
+def load(path: Path) -> list[Result]:
+    """Reads what `save` wrote."""
+    found: list[Result] = []
+    for fields in json.loads(path.read_text()):
+        fields["case"] = Case(**fields["case"])
+        fields["losses"] = tuple(fields["losses"])
+        for key in ("rounds", "cpu_rounds"):
+            fields[key] = tuple(tuple(timed) for timed in fields[key])
+        found.append(Result(**fields))
+    return found
 
 
 def merge(rounds: Iterable[Result]) -> list[Result]:

@@ -19,7 +19,7 @@ from benchmarks.peers.cases import DTYPES, STAGES, Case, Size, cases
 from benchmarks.peers.environment import is_whole, stamp_text
 from benchmarks.peers.flax_gpt import GPT
 from benchmarks.peers.processes import JobError, run_job
-from benchmarks.peers.results import Result, merge, parse
+from benchmarks.peers.results import Result, load, merge, parse, save
 from benchmarks.peers.worker import PREFIX, Job
 
 PACKAGE = Path(DOCUMENT).parents[1] / "benchmarks" / "peers"
@@ -138,7 +138,7 @@ def test_reports_are_found_among_other_output() -> None:
         parse([outputs[0], "nothing"])
 
 
-def test_rounds_are_pooled_and_held_against_stage_0() -> None:
+def test_rounds_are_pooled_and_held_against_stage_0(tmp_path: Path) -> None:
     plain = [result_of(0, 1.0, 2.0, 6.0), result_of(0, 2.5)]
     sharded = [result_of(3, 7.0), result_of(3, 3.0, 9.0, 2.0)]
     results = merge([plain[0], sharded[0], plain[1], sharded[1]])
@@ -154,6 +154,8 @@ def test_rounds_are_pooled_and_held_against_stage_0() -> None:
         "900",
     )
     assert table.row(results[1], results[1:])[3] == "-"
+    save(tmp_path / "results.json", results)
+    assert load(tmp_path / "results.json") == results
 
 
 def test_the_document_changes_between_its_markers_only(tmp_path: Path) -> None:
