@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 from jzero.audit.facts import CollectiveFacts
 from jzero.audit.findings.finding import Finding
 from jzero.audit.hlo import Computation, Module
-from jzero.plan.plan import Plan
+from jzero.audit.names import has_elems
+from jzero.audit.shapes import ArrayShape
+from jzero.plan.plan import LeafPlan, Plan
 
 __all__ = ["find_waiting", "peak_waiting_bytes"]
 
@@ -53,19 +55,17 @@ def find_waiting(
     """
     if not plan.placement.window:
         return
-    waiting_bytes = peak_waiting_bytes(module, facts)
-    sizes = [
-        leaf.size_elems // (leaf.shape[0] if leaf.reason.count("scan") else 1)
-        for leaf in plan.state
-        if leaf.role == "parameter" and leaf.is_sharded
-    ]
-    reduced = [
-        operand
+    params = [x for x in plan.state if x.role == "parameter" and x.is_sharded]
+    # One turn of a loop over layers is a window of its own.
+    counted = [
+        fact
         for fact in facts
         if fact.kind in _REDUCTIONS
-        for operand in fact.operands
-        if operand.num_elems in set(sizes)
+        and not all(_is_layer(x, fact.runs, params) for x in fact.operands)
     ]
+    waiting_bytes = peak_waiting_bytes(module, counted)
+    sizes = {leaf.size_elems for leaf in params}
+    reduced = [x for fact in counted for x in fact.operands if x.num_elems in sizes]
     largest_bytes = max((operand.num_bytes for operand in reduced), default=0)
     window_bytes = plan.config.reduce_window_bytes
     allowed_bytes = 2 * window_bytes + largest_bytes
@@ -79,6 +79,13 @@ def find_waiting(
         f"{allowed_bytes:,} are allowed (twice the window and the largest gradient)",
         remedy="do not disable the pass `window`; let each gradient be reduced before "
         "the step reads it whole",
+    )
+
+
+def _is_layer(shape: ArrayShape, runs: int, params: Sequence[LeafPlan]) -> bool:
+    return any(
+        shape.num_elems != leaf.size_elems and has_elems(leaf, shape.num_elems, runs)
+        for leaf in params
     )
 
 

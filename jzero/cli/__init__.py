@@ -1,0 +1,1 @@
+"""The command line, `jzero`; read `app.py` first."""

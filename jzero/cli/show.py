@@ -1,0 +1,103 @@
+"""Tables of the command line.
+
+Lives here: presentation with rich, no decision. May import: fit and below. Read
+next: nothing; `app.py` prints what is built here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.table import Table
+
+from jzero.audit.numbers import format_seconds, format_size
+from jzero.fit.job import Trial
+from jzero.fit.search import Fit
+
+__all__ = ["compare_table", "fit_table"]
+
+
+def _table(title: str, headings: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for index, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if index else "left")
+    return table
+
+
+def compare_table(
+    rows: Iterable[tuple[str, Trial]], *, hbm_bytes: dict[str, int]
+) -> Table:
+    """One row per pod and stage.
+
+    Args:
+        rows: Pod names and trials.
+        hbm_bytes: Memory of a device of each pod.
+    """
+    table = _table(
+        "one device, as compiled; nothing ran, times are roofline estimates",
+        ("pod", "stage", "at rest", "peak", "fits", "sent", "not hidden", "estimate",
+         "findings", "compiled in"),
+    )  # fmt: skip
+    for pod, trial in rows:
+        report = trial.compiled.report()
+        limit = hbm_bytes.get(pod)
+        fits = "" if limit is None else "yes" if trial.peak_bytes <= limit else "NO"
+        state_bytes = sum(row.compiled_bytes for row in report.resident)
+        table.add_row(
+            pod,
+            str(trial.stage),
+            format_size(state_bytes),
+            format_size(trial.peak_bytes),
+            fits,
+            format_size(report.moved_bytes),
+            format_size(report.exposed_bytes),
+            format_seconds(report.timeline.seconds),
+            str(len(report.findings)),
+            f"{trial.seconds:.0f} s",
+        )
+    return table
+
+
+def fit_table(fit: Fit) -> Table:
+    """One row per trial and per stage that was skipped."""
+    windows = {_windows(trial) for trial in fit.trials}
+    headings = ["stage", "rows", "peak", "fits", "sent", "host", "estimate", "rows/s"]
+    if len(windows) > 1:
+        headings.append("windows")
+    table = _table(
+        f"what fits in {format_size(fit.limit_bytes)} of {format_size(fit.hbm_bytes)}; "
+        "nothing ran, times are roofline estimates",
+        headings,
+    )
+    for trial in fit.trials:
+        report = trial.compiled.report()
+        rate = trial.num_rows * report.num_devices / report.timeline.seconds
+        row = [
+            f"{trial.stage}{' <-' if trial is fit.chosen else ''}",
+            str(trial.num_rows),
+            format_size(trial.peak_bytes),
+            "yes" if fit.fits(trial) else "NO",
+            format_size(report.moved_bytes),
+            format_size(report.memory.host_peak_bytes),
+            format_seconds(report.timeline.seconds),
+            f"{rate:.4g}",
+            _windows(trial),
+        ]
+        table.add_row(*row[: len(headings)])
+    for skipped in fit.skipped:
+        table.add_row(
+            str(skipped.stage), "", f"> {format_size(skipped.least_bytes)}", "NO"
+        )
+    return table
+
+
+def _windows(trial: Trial) -> str:
+    """Bytes of reductions, of reused and of prefetched gathers."""
+    config = trial.config
+    sizes = (
+        config.reduce_window_bytes,
+        config.reuse_window_bytes,
+        config.prefetch_bytes,
+    )
+    return "/".join(map(format_size, sizes))

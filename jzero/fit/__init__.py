@@ -1,0 +1,1 @@
+"""Trying configurations by compiling them; read `job.py` first."""
