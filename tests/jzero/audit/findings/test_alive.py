@@ -91,7 +91,13 @@ def test_each_loop_counts_for_itself() -> None:
     assert peak(parse_module(text)) == 16384 * 4
 
 
-def plan(stage: int = 3, window_bytes: int = 0) -> Plan:
+def stacked() -> Plan:
+    return plan(shape=(2, 64, 256))
+
+
+def plan(
+    stage: int = 3, window_bytes: int = 0, shape: tuple[int, ...] = (128, 256)
+) -> Plan:
     def train_step(state: dict[str, jax.Array], x: jax.Array):
         return {"w": state["w"] - x.mean()}, x.sum()
 
@@ -100,7 +106,7 @@ def plan(stage: int = 3, window_bytes: int = 0) -> Plan:
         stage=stage,
         config=jzero.ZeroConfig(reduce_window_bytes=window_bytes),
     )
-    state = {"w": jax.ShapeDtypeStruct((128, 256), jnp.float32)}
+    state = {"w": jax.ShapeDtypeStruct(shape, jnp.float32)}
     return step.plan(state, jax.ShapeDtypeStruct((8, 2), jnp.float32))
 
 
@@ -115,6 +121,18 @@ def test_twice_the_window_and_the_largest_gradient_may_wait() -> None:
     (found,) = find_waiting(module, facts, plan(window_bytes=1000))
     assert found.num_bytes == WHOLE - 2000
     assert not list(find_waiting(module, facts, plan(window_bytes=WHOLE // 2)))
+
+
+def test_a_layer_in_a_loop_has_a_window_of_its_own() -> None:
+    """What waits within one turn is one layer's, however large it is."""
+    whole = TEXT.replace("f32[32768]", "f32[64]").replace("f32[4096]", "f32[8]")
+    # The weight w has two layers of 16384 elements.
+    for trips, num_findings in ((2, 0), (3, 1)):
+        turns = f'body=%body, backend_config={{"known_trip_count":{{"n":"{trips}"}}}}'
+        module = parse_module(whole.replace("body=%body", turns))
+        facts = read_collectives(module)
+        assert peak_waiting_bytes(module, facts) == 16384 * 4
+        assert len(list(find_waiting(module, facts, stacked()))) == num_findings
 
 
 def test_stages_without_a_window_let_gradients_wait() -> None:
