@@ -18,6 +18,7 @@ __all__ = ["find_left_whole", "find_lost_donations", "find_no_effect"]
 # Smaller than this is not worth a person's time, even if the threshold is 0.
 _MIN_WHOLE_ELEMS = 2**14
 _MIN_LOST_BYTES = 2**14
+_PAD = "pad a dim to a multiple of the devices, or "
 
 
 def find_left_whole(plan: Plan) -> Iterator[Finding]:
@@ -31,8 +32,9 @@ def find_left_whole(plan: Plan) -> Iterator[Finding]:
             num_bytes=leaf.local_bytes,
             detail=f"{leaf.dtype}{list(leaf.shape)} holds {leaf.local_bytes:,} bytes "
             f"on each device ({leaf.reason})",
-            remedy="pad a dim to a multiple of the devices, or raise "
-            f"persistence_threshold above {leaf.size_elems}",
+            # Only what is trained, and what mirrors it, is ever split.
+            remedy=("" if leaf.role == "other" else _PAD)
+            + f"raise persistence_threshold above {leaf.size_elems} if that is meant",
         )
 
 

@@ -92,7 +92,7 @@ def test_each_loop_counts_for_itself() -> None:
 
 
 def stacked() -> Plan:
-    return plan(shape=(2, 64, 256))
+    return plan(shape=(2, 64, 256), window_bytes=1000)
 
 
 def plan(

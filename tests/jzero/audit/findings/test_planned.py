@@ -40,6 +40,23 @@ def test_a_large_leaf_that_does_not_divide() -> None:
     assert str(201 * 203) in found.remedy
 
 
+def test_padding_helps_only_what_is_trained() -> None:
+    def train_step(state: Any, x: jax.Array):
+        grad = jax.grad(lambda w: (x @ w).sum())(state["w"])
+        return {"w": state["w"] - grad, "seen": state["seen"] * 0.9}, x.sum()
+
+    state = {
+        "seen": jax.ShapeDtypeStruct((256, 256), jnp.float32),
+        "w": jax.ShapeDtypeStruct((131, 129), jnp.float32),
+    }
+    x = jax.ShapeDtypeStruct((8, 131), jnp.float32)
+    step = jzero.shard_train_step(train_step, config=jzero.ZeroConfig(params=["w"]))
+    found = {f.where: f.remedy for f in find_left_whole(step.plan(state, x))}
+    assert "pad a dim" in found["state['w']"]
+    assert "pad" not in found["state['seen']"]
+    assert "persistence_threshold" in found["state['seen']"]
+
+
 @pytest.mark.parametrize(
     ("shape", "stage", "settings"),
     [
