@@ -187,8 +187,9 @@ def _estimate(report: StepReport) -> Text:
 def _findings(report: StepReport) -> RenderableType:
     if not report.findings:
         return Text("Findings: none.", style="green")
+    count = len(report.findings)
     table = Table(
-        title=f"{len(report.findings)} findings, worst first",
+        title="1 finding" if count == 1 else f"{count} findings, worst first",
         title_justify="left",
         box=box.SIMPLE_HEAD,
         title_style="bold red",

@@ -208,8 +208,8 @@ class _Finder:
                 kind="large-all-reduce",
                 where=path,
                 num_bytes=num_bytes,
-                detail=f"{part} is summed whole on every device, {fact.runs} times a "
-                f"step ({fact.source or 'source unknown'})",
+                detail=f"{part} is summed whole on every device, "
+                f"{_times(fact.runs)} a step ({fact.source or 'source unknown'})",
                 remedy="the gradient must reach its update through element-wise "
                 "operations; look for a whole read of it, such as a print or a "
                 "sharding constraint",
@@ -250,7 +250,7 @@ class _Finder:
                 kind="wide-gather",
                 where=leaf.path,
                 num_bytes=moved_bytes // 2,
-                detail=f"{fact.dtype} is gathered {fact.runs} times a step and then "
+                detail=f"{fact.dtype} is gathered {_times(fact.runs)} a step and then "
                 "cast to 16 bits; half of the bytes are for nothing",
                 remedy="cast the leaf before anything else reads it",
             )
@@ -276,8 +276,8 @@ class _Finder:
                 kind="full-rematerialization" if is_cut else "activation-moved",
                 where=source or op_name or fact.name,
                 num_bytes=num_bytes,
-                detail=f"{fact.kind} of {', '.join(map(str, shapes[:3]))}, {fact.runs} "
-                f"times a step, from {op_name or 'an unnamed operation'}",
+                detail=f"{fact.kind} of {', '.join(map(str, shapes[:3]))}, "
+                f"{_times(fact.runs)} a step, from {op_name or 'an unnamed operation'}",
                 remedy=_REMEDY_CUT if is_cut else _REMEDY_MOVED,
             )
 
@@ -298,6 +298,10 @@ class _Finder:
             )
             for where, reader, _ in readers
         )
+
+
+def _times(runs: int) -> str:
+    return "once" if runs == 1 else f"{runs} times"
 
 
 def _is_gather(fact: CollectiveFacts) -> bool:

@@ -85,11 +85,21 @@ def test_the_largest_collectives_come_first_with_leaf_and_source() -> None:
 
 def test_findings_stand_with_numbers_and_remedy() -> None:
     text = " ".join(render_report(report_of("donation-lost")).split())
-    assert "1 finding" in text
+    assert "1 finding " in text
     for words in ("donation-lost", "state['total']", "32,768", "Remedy: make the new"):
         assert words in text
     clean = render_report(report_of("large-all-reduce"))  # not visible on CPUs
     assert "Findings: none." in clean
+
+
+def test_several_findings_come_worst_first() -> None:
+    report = report_of("left-whole")
+    text = render_report(report)
+    assert "3 findings, worst first" in text
+    sizes = [finding.num_bytes for finding in report.findings]
+    assert sizes == sorted(sizes, reverse=True)
+    table = text[text.index("3 findings") :]
+    assert table.count("1.04 MB") == 3
 
 
 def test_times_are_called_an_estimate() -> None:

@@ -81,7 +81,7 @@ def test_a_gradient_that_is_summed_whole(stage: int) -> None:
     (found,) = find(SUMMED, plan=plan_of(stage))
     assert (found.kind, found.where) == ("large-all-reduce", "state['w']")
     assert found.num_bytes == 2 * NUM_ELEMS * 4 * 7 // 8
-    assert "f32[64,512]" in found.detail
+    assert "f32[64,512]" in found.detail and "once a step" in found.detail
 
 
 def test_sums_that_are_no_fault() -> None:
