@@ -14,7 +14,6 @@ __all__ = ["SAME_OR_CAST", "Flow"]
 
 _SAME = ("bitcast", "copy", "reshape", "transpose", "get-tuple-element")
 SAME_OR_CAST = (*_SAME, "convert")
-_CAST = (*SAME_OR_CAST, "parameter")
 # What cuts a joined array up again passes its parts on.
 _PARTS = (*SAME_OR_CAST, "slice")
 _DEPTH = 8
@@ -117,20 +116,6 @@ class Flow:
                     yield inner, None, str(reader.operands.index(read))
                 else:
                     yield where, reader, read
-
-    def source(self, computation: Computation, name: str) -> Instruction | None:
-        """Returns what a value is a copy or a cast of."""
-        instruction = computation.instructions.get(name)
-        while instruction is not None:
-            opcode = instruction.opcode
-            if opcode == "fusion" and len(instruction.operands) == 1:
-                inner = self._module.computations[instruction.called("calls")[0]]
-                if any(x.opcode not in _CAST for x in inner.instructions.values()):
-                    return instruction
-            elif opcode not in _CAST or opcode == "parameter":
-                return instruction
-            instruction = computation.instructions.get(instruction.operands[0])
-        return None
 
     def is_only_sliced(
         self, computation: Computation, name: str, index: int | None = None

@@ -15,6 +15,7 @@ from jzero.audit.aliases import read_position
 from jzero.audit.facts import CollectiveFacts
 from jzero.audit.findings.dataflow import SAME_OR_CAST, Flow
 from jzero.audit.findings.finding import Finding
+from jzero.audit.findings.origin import Origins
 from jzero.audit.findings.updated import find_updated_leaf
 from jzero.audit.formula import plan_traffic
 from jzero.audit.hlo import Computation, Module
@@ -79,6 +80,7 @@ class _Finder:
         self.leaves = leaves
         self.plan = plan
         self.flow = Flow(module)
+        self.origins = Origins(module)
         self.homes: dict[str, Computation] = {
             name: computation
             for computation in module.computations.values()
@@ -169,11 +171,9 @@ class _Finder:
         return fact.op_name, fact.source
 
     def _read_leaf(self, home: Computation, name: str) -> LeafPlan | None:
-        """The state leaf that a value is, where arguments are read."""
-        if home.name != self.module.entry:
-            return None
-        source = self.flow.source(home, name)
-        position = read_position(source.op_name) if source is not None else None
+        """The state leaf that a value is read from, if it is only moved and cast."""
+        argument = self.origins.argument(home, name)
+        position = read_position(argument.op_name) if argument is not None else None
         return self.leaves.get(position) if position else None
 
     def _whole_gradient(self, fact: CollectiveFacts) -> Iterator[Finding]:

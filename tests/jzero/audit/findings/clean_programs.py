@@ -133,7 +133,35 @@ def tied_embeddings() -> Program:
     return _trained(_Tied(), ids, ids)
 
 
+def scan_without_remat() -> Program:
+    """The backward loop gathers layers that the forward loop has saved as shards."""
+    tx = optax.adamw(1e-3)
+
+    def step(state: Any, x: jax.Array) -> Any:
+        def layer(x: jax.Array, w: dict[str, jax.Array]) -> tuple[jax.Array, None]:
+            h = jnp.tanh(x @ w["up"].astype(jnp.bfloat16))
+            return x + h @ w["down"].astype(jnp.bfloat16), None
+
+        def loss_fn(params: Any) -> jax.Array:
+            y, _ = jax.lax.scan(layer, x, params)
+            return (y.astype(jnp.float32) ** 2).mean()
+
+        params, opt = state
+        loss, grads = jax.value_and_grad(loss_fn)(params)
+        updates, opt = tx.update(grads, opt, params)
+        return (optax.apply_updates(params, updates), opt), loss
+
+    params = {
+        "up": jax.ShapeDtypeStruct((4, 256, 512), jnp.float32),
+        "down": jax.ShapeDtypeStruct((4, 512, 256), jnp.float32),
+    }
+    x = jax.ShapeDtypeStruct((64 * NUM_DEVICES, 256), jnp.bfloat16)
+    state = params, jax.eval_shape(tx.init, params)
+    return Program(step=step, state=state, batch=x)
+
+
 CLEAN: dict[str, Callable[[], Program]] = {
     "conv_net": conv_net,
+    "scan_without_remat": scan_without_remat,
     "tied_embeddings": tied_embeddings,
 }

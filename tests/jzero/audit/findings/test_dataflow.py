@@ -105,15 +105,6 @@ def test_readers_beyond_a_fusion_that_changes_nothing(
     assert names(flow.readers(entry, "g")) == ["ab", "abs", "exp", "r"]
 
 
-def test_sources(flow: Flow, entry: Computation) -> None:
-    # What ends a collective is no copy of its operand.
-    for name, expected in (("e1", "e"), ("c1", "e"), ("r1", "g"), ("f1", "f1")):
-        found = flow.source(entry, name)
-        assert found is not None and found.name == expected
-    assert flow.source(entry, "x") == entry.instructions["x"]
-    assert flow.source(entry, "nowhere") is None
-
-
 def test_what_is_only_sliced(flow: Flow, entry: Computation) -> None:
     assert flow.is_only_sliced(entry, "r")
     assert not flow.is_only_sliced(entry, "g")
