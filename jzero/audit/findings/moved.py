@@ -219,9 +219,9 @@ class _Finder:
         self, home: Computation, fact: CollectiveFacts, index: int | None
     ) -> LeafPlan | None:
         """The parameter whose update takes a sum in, where that can be followed."""
-        if home.name != self.module.entry:
-            return None
-        leaf = find_updated_leaf(self.module, self.flow, fact.name, index, self.leaves)
+        leaf = find_updated_leaf(
+            self.module, self.flow, home, fact.name, index, self.leaves
+        )
         if leaf is None or leaf.owner_path is None:
             return leaf
         owners = (x for x in self.plan.state if x.path == leaf.owner_path)

@@ -17,19 +17,21 @@ from jzero.plan.plan import LeafPlan
 __all__ = ["find_updated_leaf"]
 
 _PASS_ON = (
-    "add", "bitcast", "convert", "copy", "divide", "dynamic-slice", "fusion",
+    "add", "bitcast", "convert", "copy", "divide", "dynamic-slice",
+    "dynamic-update-slice", "fusion",
     "get-tuple-element", "multiply", "negate", "reshape", "select", "slice",
     "subtract", "transpose",
 )  # fmt: skip
 _MAX_NODES = 400
 
-# An instruction, and the fusion of the entry that it is in, if it is in one.
+# An instruction, and the fusion that it is in, if it is in one.
 _Node = tuple[Instruction, Instruction | None]
 
 
 def find_updated_leaf(
     module: Module,
     flow: Flow,
+    home: Computation,
     name: str,
     index: int | None,
     leaves: Mapping[tuple[int, int], LeafPlan],
@@ -39,25 +41,43 @@ def find_updated_leaf(
     Args:
         module: The program.
         flow: Users of its values.
-        name: The value's instruction, in the entry.
+        home: The entry, or the body of a loop, out of which the value is followed.
+        name: The value's instruction there.
         index: Which part of a tuple; None for all of it.
         leaves: State leaves by (argument, leaf of that argument).
 
     Returns:
         The leaf; an optimizer's leaf if that is met before its parameter.
     """
-    tracer = _Tracer(module, flow, leaves)
-    return tracer.meet(module.entry_computation.instructions[name], index)
+    tracer = _Tracer(module, flow, leaves, home)
+    leaf = tracer.meet(home.instructions[name], index)
+    if leaf is not None or home.name == module.entry:
+        return leaf
+    for outer in module.computations.values():
+        for loop in outer.instructions.values():
+            if loop.opcode != "while" or home.name not in loop.called("body"):
+                continue
+            for out in tracer.outs:
+                leaf = find_updated_leaf(module, flow, outer, loop.name, out, leaves)
+                if leaf is not None:
+                    return leaf
+    return None
 
 
 class _Tracer:
     def __init__(
-        self, module: Module, flow: Flow, leaves: Mapping[tuple[int, int], LeafPlan]
+        self,
+        module: Module,
+        flow: Flow,
+        leaves: Mapping[tuple[int, int], LeafPlan],
+        top: Computation,
     ) -> None:
         self.module = module
         self.flow = flow
         self.leaves = leaves
-        self.entry = module.entry_computation
+        self.top = top
+        # Which results of a loop's body the value goes into.
+        self.outs: list[int] = []
 
     def meet(self, start: Instruction, index: int | None) -> LeafPlan | None:
         nodes: list[_Node] = list(self._after((start, None), index))
@@ -75,7 +95,7 @@ class _Tracer:
     def _home(self, node: _Node) -> Computation:
         fusion = node[1]
         if fusion is None:
-            return self.entry
+            return self.top
         return self.module.computations[fusion.called("calls")[0]]
 
     def _after(self, node: _Node, index: int | None = None) -> Iterator[_Node]:
@@ -94,8 +114,10 @@ class _Tracer:
                 yield from self._inside(user, instruction)
             elif user.opcode == "tuple" and fusion is not None:
                 number = user.operands.index(instruction.name)
-                for part in self.flow.parts(self.entry, fusion.name, number):
+                for part in self.flow.parts(self.top, fusion.name, number):
                     yield from self._after((part, None))
+            elif user.opcode == "tuple" and user.name == self.top.root:
+                self.outs.append(user.operands.index(instruction.name))
             elif user.opcode in _PASS_ON:
                 yield user, fusion
 
@@ -124,7 +146,7 @@ class _Tracer:
             found, inside = other
             if found.opcode == "parameter" and inside is not None:
                 name = inside.operands[int(found.operand_text)]
-                stack.append((self.entry.instructions[name], None))
+                stack.append((self.top.instructions[name], None))
             elif found.opcode == "parameter":
                 position = read_position(found.op_name)
                 leaf = self.leaves.get(position) if position else None

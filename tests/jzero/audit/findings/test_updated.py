@@ -6,7 +6,7 @@ import pytest
 
 from jzero.audit.findings.dataflow import Flow
 from jzero.audit.findings.updated import find_updated_leaf
-from jzero.audit.hlo import parse_module
+from jzero.audit.hlo import Module, parse_module
 from jzero.plan.plan import LeafPlan
 
 # Two gradients in one all-reduce; one fusion updates both moments.
@@ -55,15 +55,52 @@ calls=%moments
 LEAVES = {(0, i): cast(LeafPlan, name) for i, name in enumerate("mnws")}
 
 
+def find(module: Module, name: str, index: int | None) -> LeafPlan | None:
+    homes = (c for c in module.computations.values() if name in c.instructions)
+    return find_updated_leaf(module, Flow(module), next(homes), name, index, LEAVES)
+
+
 @pytest.mark.parametrize(
     ("name", "index", "leaf"),
     [("ar", 0, "m"), ("ar", 1, "n"), ("rs", None, "w"), ("lost", None, None)],
 )
 def test_what_a_gradient_meets_first(name: str, index: int | None, leaf: Any) -> None:
     module = parse_module(TEXT)
-    assert find_updated_leaf(module, Flow(module), name, index, LEAVES) == leaf
+    assert find(module, name, index) == leaf
 
 
 def test_other_sizes_are_no_update() -> None:
     module = parse_module(TEXT.replace("%w = f32[4]", "%w = f32[5]"))
-    assert find_updated_leaf(module, Flow(module), "rs", None, LEAVES) is None
+    assert find(module, "rs", None) is None
+
+
+LOOP = """HloModule m
+
+%body (b: (s32[], f32[3,4], f32[3,4])) -> (s32[], f32[3,4], f32[3,4]) {
+  %b = (s32[], f32[3,4]{1,0}, f32[3,4]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%b), index=0
+  %b1 = f32[3,4]{1,0} get-tuple-element(%b), index=1
+  %b2 = f32[3,4]{1,0} get-tuple-element(%b), index=2
+  %ar = f32[1,4]{1,0} all-reduce(%i)
+  %rs = f32[1,4]{1,0} reduce-scatter(%i)
+  %d1 = f32[3,4]{1,0} dynamic-update-slice(%b1, %ar, %i, %i)
+  %d2 = f32[3,4]{1,0} dynamic-update-slice(%b2, %rs, %i, %i)
+  ROOT %out = (s32[], f32[3,4]{1,0}, f32[3,4]{1,0}) tuple(%i, %d2, %d1)
+}
+
+ENTRY %main (m: f32[3,4], n: f32[3,4], t: (s32[], f32[3,4], f32[3,4])) -> f32[3,4] {
+  %m = f32[3,4]{1,0} parameter(0), metadata={op_name="lists[0][0]"}
+  %n = f32[3,4]{1,0} parameter(1), metadata={op_name="lists[0][1]"}
+  %t = (s32[], f32[3,4]{1,0}, f32[3,4]{1,0}) parameter(2)
+  %w = (s32[], f32[3,4]{1,0}, f32[3,4]{1,0}) while(%t), condition=%c, body=%body
+  %w1 = f32[3,4]{1,0} get-tuple-element(%w), index=1
+  %w2 = f32[3,4]{1,0} get-tuple-element(%w), index=2
+  %new = f32[3,4]{1,0} subtract(%m, %w1)
+  ROOT %other = f32[3,4]{1,0} subtract(%n, %w2)
+}
+"""
+
+
+@pytest.mark.parametrize(("name", "leaf"), [("ar", "n"), ("rs", "m")])
+def test_gradients_that_a_loop_stacks(name: str, leaf: Any) -> None:
+    assert find(parse_module(LOOP), name, None) == leaf
