@@ -21,7 +21,7 @@ SPECS: dict[tuple[int, ...], dict[int, P]] = {
     (1002, 8): {8: P(None, "data"), 6: P("data"), 3: P("data")},
     (7,): {8: P(), 6: P(), 3: P()},
     (3, 5): {8: P(), 6: P(), 3: P("data")},
-    (24, 40): {8: P(None, "data"), 6: P("data"), 3: P("data")},
+    (24, 40): {8: P("data"), 6: P("data"), 3: P("data")},
 }
 TX = optax.adam(1e-2)
 

@@ -19,7 +19,7 @@ MARKDOWN = [*DOCUMENTS, ROOT / "BUILD.md"]
 
 def code_of(name: str) -> str:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.S)
-    assert len(blocks) == 1
+    assert blocks
     return blocks[0]
 
 

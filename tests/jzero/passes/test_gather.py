@@ -326,4 +326,4 @@ def test_an_optimizer_that_may_skip_gathers_no_update() -> None:
         for e in equations(body.jaxpr)
         if e.primitive.name == CONSTRAINT
     ]
-    assert inside == [(None, "data")]  # the zeros; nothing is made whole
+    assert inside == [("data", None)]  # the zeros; nothing is made whole

@@ -86,8 +86,8 @@ def test_a_gradient_lies_as_its_parameter_or_turned_around() -> None:
         tuple(e.params["sharding"].spec)
         for e in constraints(reduce_at_birth(step, plan))
     }
-    assert {p.spec for p in plan.state} == {PartitionSpec(None, "data")}
-    assert specs == {("data", None)}  # the transpose comes after the birth
+    assert {p.spec for p in plan.state} == {PartitionSpec("data")}
+    assert specs == {(None, "data")}  # the transpose comes after the birth
 
 
 @pytest.mark.parametrize("name", ["branches", "when_finite", "custom_rules", "deep"])
@@ -131,7 +131,7 @@ def test_an_update_that_is_no_arithmetic_is_placed_all_the_same() -> None:
 
 def test_the_same_constraint_of_the_user_is_not_doubled() -> None:
     traced, _ = trace_program("second_order", 3)
-    place = NamedSharding(traced.mesh, PartitionSpec(None, "data"))
+    place = NamedSharding(traced.mesh, PartitionSpec("data"))
 
     def step(params: Any, slots: Any, x: jax.Array) -> Any:
         grads = jax.grad(mlp_square)(params, x)

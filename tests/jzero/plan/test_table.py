@@ -45,8 +45,8 @@ def test_text_tells_everything(plan: Plan) -> None:
     text = str(plan)
     assert text.startswith("ZeRO stage 3 on a mesh of data=8: state over data")
     assert _row(text, "params['w']") == (
-        "params['w'] parameter 512x1024 float32 P(None, 'data') device 256.00 KiB "
-        "dim 1 of 1024 over data=8"
+        "params['w'] parameter 512x1024 float32 P('data') device 256.00 KiB "
+        "dim 0 of 512 over data=8"
     )
     assert _row(text, "opt_state[0].mu['w']").endswith("as its parameter")
     assert _row(text, "opt_state[0].count").startswith(
@@ -123,7 +123,7 @@ def test_plain_data(plan: Plan) -> None:
     assert data["stage"] == 3 and data["axis_sizes"] == {"data": 8}
     assert data["local_bytes"] == plan.local_bytes
     leaf = next(leaf for leaf in data["state"] if leaf["path"] == "params['w']")
-    assert leaf["spec"] == [None, "data"] and leaf["shape"] == [512, 1024]
+    assert leaf["spec"] == ["data"] and leaf["shape"] == [512, 1024]
     assert leaf["dtype"] == "float32" and leaf["role"] == "parameter"
     assert data["totals"][0]["role"] == "parameter"
     assert "params['odd']" in data["replicated_large"]
