@@ -21,7 +21,7 @@ __all__ = ["compare_table", "fit_table"]
 def _table(title: str, headings: Sequence[str]) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for index, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if index else "left")
+        table.add_column(heading, justify="right" if index else "left", no_wrap=True)
     return table
 
 
@@ -36,8 +36,8 @@ def compare_table(
     """
     table = _table(
         "one device, as compiled; nothing ran, times are roofline estimates",
-        ("pod", "stage", "at rest", "peak", "fits", "sent", "not hidden", "estimate",
-         "findings", "compiled in"),
+        ("pod", "stage", "at rest", "peak", "fits", "sent", "exposed", "estimate",
+         "findings"),
     )  # fmt: skip
     for pod, trial in rows:
         report = trial.compiled.report()
@@ -54,7 +54,6 @@ def compare_table(
             format_size(report.exposed_bytes),
             format_seconds(report.timeline.seconds),
             str(len(report.findings)),
-            f"{trial.seconds:.0f} s",
         )
     return table
 

@@ -163,12 +163,12 @@ def plan_leaf_spec(
 ) -> tuple[PartitionSpec, str]:
     """Chooses the dim of a leaf to split over the ZeRO axes.
 
-    The first dim that the product of the ZeRO axes divides and that no axis of the
-    user holds: shards of the first dim are joined by laying one behind the other,
+    The first long dim that the product of the ZeRO axes divides and that no axis of
+    the user holds: shards of the first dim are joined by laying one behind the other,
     while a gather over a later dim has XLA keep a transposed copy of every shard (5
-    GB of 32 for a scanned model of 13 B on 8 devices). A dim that a loop over layers consumes
-    is never split: every iteration would have to gather it. Only if no free dim
-    divides, a dim that the user split is split further. With several ZeRO axes
+    GB of 32 for a scanned model of 13 B on 8 devices). A dim that a loop over layers
+    consumes is never split: every iteration would have to gather it. Only if no free
+    dim divides, a dim that the user split is split further. With several ZeRO axes
     that fit nowhere together, the subset with the largest product that fits is
     taken. The user's own axes always stay where they are.
 
@@ -275,13 +275,31 @@ def _choose(
     for axes in _subsets(usable, axis_sizes):
         num_shards = prod(axis_sizes[axis] for axis in axes)
         for is_extension in (False, True):
+            fitting: list[tuple[int, int]] = []
             for dim, size in enumerate(leaf.shape):
                 if dim in leaf.stacked_dims or bool(held[dim]) != is_extension:
                     continue
                 if size % (num_shards * prod(axis_sizes[axis] for axis in held[dim])):
                     continue
+                fitting.append((size, dim))
+            if fitting:
+                dim = _first_long(fitting, len(leaf.shape))
                 return _Choice(dim=dim, axes=axes, is_extension=is_extension)
     return None
+
+
+def _first_long(fitting: list[tuple[int, int]], num_dims: int) -> int:
+    """The first dim of a quarter of the longest and more, out of (size, dim).
+
+    A short first dim may stack layers, which shows only once the step is seen. For
+    the same reason the first of three dims must be the longest.
+    """
+    longest = max(size for size, _ in fitting)
+    for size, dim in fitting:
+        may_stack = dim == 0 and num_dims > 2 and size < longest
+        if 4 * size >= longest and not may_stack:
+            return dim
+    return max(fitting)[1]
 
 
 def _subsets(
