@@ -15,6 +15,10 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 # With the GPU compiler installed, its plugin would look for a driver.
 os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
 
+# XLA for CPUs runs programs and their collectives on as many threads as there are
+# cores. Eight devices that wait for each other on two threads can wait for ever.
+os.environ.setdefault("PJRT_NPROC", "16")
+
 import jax  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 

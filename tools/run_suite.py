@@ -37,7 +37,10 @@ class Phases:
     def run(self, name: str, command: Sequence[str]) -> bool:
         """Runs a command, its output going where ours goes; says if it succeeded."""
         # The GPU compiler's plugin would complain at length that there is no GPU.
-        env = os.environ | {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
+        # As many threads for XLA's CPU programs as virtual devices need: on two, eight
+        # that wait for each other in a collective can wait for ever.
+        threads = {"PJRT_NPROC": os.environ.get("PJRT_NPROC", "16")}
+        env = os.environ | threads | {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
 
         def call() -> int:
             return subprocess.run(command, cwd=ROOT, env=env).returncode
