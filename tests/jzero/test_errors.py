@@ -19,6 +19,7 @@ BUILTINS = {
     "PlacementError": ValueError,
     "DonationError": RuntimeError,
     "AliasError": ValueError,
+    "FindingError": RuntimeError,
     "InternalError": RuntimeError,
 }
 
@@ -30,7 +31,7 @@ def test_the_table_above_is_complete() -> None:
         if issubclass(value, JzeroError) and value is not JzeroError
     }
     assert found == set(BUILTINS)
-    assert set(errors.__all__) == {*BUILTINS, "JzeroError", "format_problem"}
+    assert set(errors.__all__) == {*BUILTINS, "FindingWarning", "JzeroError", "format_problem"}
 
 
 @pytest.mark.parametrize("name", BUILTINS)
