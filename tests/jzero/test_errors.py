@@ -31,7 +31,12 @@ def test_the_table_above_is_complete() -> None:
         if issubclass(value, JzeroError) and value is not JzeroError
     }
     assert found == set(BUILTINS)
-    assert set(errors.__all__) == {*BUILTINS, "FindingWarning", "JzeroError", "format_problem"}
+    assert set(errors.__all__) == {
+        *BUILTINS,
+        "FindingWarning",
+        "JzeroError",
+        "format_problem",
+    }
 
 
 @pytest.mark.parametrize("name", BUILTINS)
