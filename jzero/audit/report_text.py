@@ -6,17 +6,17 @@ Lives here: presentation with rich, no decision. May import: plan, its sibling
 
 from __future__ import annotations
 
-from io import StringIO
 from typing import TYPE_CHECKING
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from jzero.audit.findings.finding import KINDS
 from jzero.audit.formula import Traffic
 from jzero.audit.numbers import format_flops, format_size
+from jzero.plan.table import plain_text
 
 if TYPE_CHECKING:
     from jzero.audit.step_report import StepReport
@@ -30,16 +30,7 @@ _LEAF_CHARS = 44
 
 def render_report(report: StepReport) -> str:
     """Writes a report as plain text without colour codes."""
-    out = StringIO()
-    console = Console(
-        file=out,
-        width=_WIDTH_CHARS,
-        color_system=None,
-        force_terminal=False,
-        legacy_windows=False,
-    )
-    console.print(build_report(report))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+    return plain_text(build_report(report), _WIDTH_CHARS)
 
 
 def build_report(report: StepReport) -> RenderableType:

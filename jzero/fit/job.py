@@ -21,7 +21,7 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -214,10 +214,7 @@ def plan_job(job: Job, mesh: Mesh, *, stage: int, config: ZeroConfig) -> Plan:
 
 
 def _quiet_step(job: Job, mesh: Mesh, stage: int, config: ZeroConfig) -> TrainStep:
-    names = [name for name in ZeroConfig.__dataclass_fields__ if name != "on_finding"]
-    quiet = ZeroConfig(
-        **{name: getattr(config, name) for name in names}, on_finding="ignore"
-    )
+    quiet = replace(config, on_finding="ignore")
     return shard_train_step(job.step_fn, stage=stage, mesh=mesh, config=quiet)
 
 

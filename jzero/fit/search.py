@@ -8,7 +8,7 @@ import: `job`. Read next: `jzero/cli/app.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 from jax.sharding import Mesh
@@ -198,8 +198,7 @@ def _tighten(search: _Search, config: ZeroConfig, skipped: list[int]) -> None:
     stage = max(s for s in _STAGES)
     if stage in skipped or search.is_spent:
         return
-    values = {name: getattr(config, name) for name in ZeroConfig.__dataclass_fields__}
-    tight = ZeroConfig(**{**values, **_TIGHT})
+    tight = replace(config, **_TIGHT)
     trial = search.attempt(stage, search.job.num_rows, tight)
     if not search.fits(trial) and search.job.num_rows > 1 and not search.is_spent:
         search.attempt(stage, 1, tight)

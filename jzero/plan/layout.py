@@ -6,10 +6,11 @@ Lives here: the sharding rule and the arithmetic of partition specs. May import:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import prod
+from typing import cast
 
 from jax.sharding import PartitionSpec
 
@@ -331,7 +332,7 @@ def _entry_axes(entry: object) -> tuple[str, ...]:
         return ()
     if isinstance(entry, str):
         return (entry,)
-    return tuple(entry)  # type: ignore[arg-type]
+    return tuple(cast(Iterable[str], entry))
 
 
 def _to_spec(dims: Sequence[tuple[str, ...]]) -> PartitionSpec:

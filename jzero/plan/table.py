@@ -22,7 +22,7 @@ from jzero.plan.layout import describe_axes, format_spec
 if TYPE_CHECKING:
     from jzero.plan.plan import Plan
 
-__all__ = ["build_table", "format_bytes", "plan_to_dict", "render_text"]
+__all__ = ["build_table", "format_bytes", "plain_text", "plan_to_dict", "render_text"]
 
 # Wide enough for the numbers beside a long path. What is longer folds, the reason
 # before the path.
@@ -46,16 +46,21 @@ def format_bytes(num_bytes: int) -> str:
 
 def render_text(plan: Plan) -> str:
     """Writes a plan as plain text without colour codes."""
+    return plain_text(build_table(plan), _WIDTH_CHARS)
+
+
+def plain_text(renderable: RenderableType, width_chars: int) -> str:
+    """Writes what rich would show, without colour codes."""
     out = StringIO()
     # Everything is fixed, so that the text does not depend on the terminal.
     console = Console(
         file=out,
-        width=_WIDTH_CHARS,
+        width=width_chars,
         color_system=None,
         force_terminal=False,
         legacy_windows=False,
     )
-    console.print(build_table(plan))
+    console.print(renderable)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 

@@ -13,13 +13,8 @@ from benchmarks.annotations import place_state
 from benchmarks.cases import Case
 from benchmarks.compiled import Figures, compile_case
 from jzero.audit.facts import find_collectives
-from jzero.audit.setup_aot import missing_wheels
 from tests.gpt_model import build_gpt
-
-needs_compiler = pytest.mark.skipif(
-    bool(missing_wheels()),
-    reason="the GPU compiler is not installed: python -m jzero.audit.setup_aot",
-)
+from tests.needs import needs_compiler
 
 
 def compiled(pod: str, stage: int, is_scanned: bool) -> Figures:

@@ -21,14 +21,9 @@ from benchmarks.compiled import (
 from jzero.audit.facts import CollectiveFacts
 from jzero.audit.memory import MemoryFacts
 from jzero.audit.report import StepAudit
-from jzero.audit.setup_aot import missing_wheels
 from jzero.audit.shapes import read_shapes
 from tests.gpt_model import batch_shapes, build_gpt, count_params
-
-needs_compiler = pytest.mark.skipif(
-    bool(missing_wheels()),
-    reason="the GPU compiler is not installed: python -m jzero.audit.setup_aot",
-)
+from tests.needs import needs_compiler
 
 
 def test_leaves_that_do_not_divide_stay_whole() -> None:

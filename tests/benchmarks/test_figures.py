@@ -3,12 +3,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.figures import main
-from jzero.audit.setup_aot import missing_wheels
-
-needs_compiler = pytest.mark.skipif(
-    bool(missing_wheels()),
-    reason="the GPU compiler is not installed: python -m jzero.audit.setup_aot",
-)
+from tests.needs import needs_compiler
 
 
 @needs_compiler

@@ -13,14 +13,9 @@ import pytest
 import jzero
 from jzero.audit.compiled_step import CompiledStep, describe_devices, is_absent
 from jzero.audit.pods import pod_mesh
-from jzero.audit.setup_aot import missing_wheels
 from jzero.runtime.program import Executable
 from tests.end_to_end.oracle import CompileCounter
-
-needs_compiler = pytest.mark.skipif(
-    bool(missing_wheels()),
-    reason="the GPU compiler is not installed: python -m jzero.audit.setup_aot",
-)
+from tests.needs import needs_compiler
 
 State = dict[str, jax.Array]
 

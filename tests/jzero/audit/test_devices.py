@@ -11,18 +11,10 @@ from pathlib import Path
 import pytest
 
 from jzero.audit.devices import PodError, PodNameError, gpu_devices, tpu_devices
-from jzero.audit.wheels import missing_wheels
+from tests.needs import needs_compiler, needs_libtpu
 
 ROOT = Path(__file__).resolve().parents[3]
 
-needs_compiler = pytest.mark.skipif(
-    bool(missing_wheels()),
-    reason="the GPU compiler is not installed: python -m jzero.audit.setup_aot",
-)
-needs_libtpu = pytest.mark.skipif(
-    bool(missing_wheels(kind="tpu")),
-    reason="libtpu is not installed: python -m jzero.audit.setup_aot --tpu",
-)
 without_driver = pytest.mark.skipif(
     Path("/proc/driver/nvidia/version").exists(),
     reason="with an NVIDIA driver JAX does not refuse the plugin",

@@ -23,19 +23,10 @@ from jzero.audit.pods import (
     pod_mesh,
 )
 from jzero.audit.report import audit_compiled
-from jzero.audit.wheels import missing_wheels
+from tests.needs import needs_compiler, needs_libtpu
 
 ROOT = Path(__file__).resolve().parents[3]
 P = PartitionSpec
-
-needs_compiler = pytest.mark.skipif(
-    bool(missing_wheels()),
-    reason="the GPU compiler is not installed: python -m jzero.audit.setup_aot",
-)
-needs_libtpu = pytest.mark.skipif(
-    bool(missing_wheels(kind="tpu")),
-    reason="libtpu is not installed: python -m jzero.audit.setup_aot --tpu",
-)
 
 
 def test_names() -> None:

@@ -5,19 +5,13 @@ from __future__ import annotations
 import functools
 import re
 
-import pytest
 from rich.console import Console
 
 from benchmarks.findings import PLANTED, compile_planted
 from jzero.audit.numbers import format_size
 from jzero.audit.report_text import build_report, render_report
-from jzero.audit.setup_aot import missing_wheels
 from jzero.audit.step_report import StepReport
-
-needs_compiler = pytest.mark.skipif(
-    bool(missing_wheels()),
-    reason="the GPU compiler is not installed: python -m jzero.audit.setup_aot",
-)
+from tests.needs import needs_compiler
 
 
 @functools.cache

@@ -7,13 +7,8 @@ from jax.sharding import Mesh
 
 from jzero.audit.chips import chip_facts
 from jzero.audit.pods import pod_mesh
-from jzero.audit.setup_aot import missing_wheels
 from jzero.audit.speeds import chip_speeds, find_chip, find_speeds
-
-needs_compiler = pytest.mark.skipif(
-    bool(missing_wheels()),
-    reason="the GPU compiler is not installed: python -m jzero.audit.setup_aot",
-)
+from tests.needs import needs_compiler
 
 
 @needs_compiler

@@ -12,15 +12,11 @@ import pytest
 import jzero
 from benchmarks.findings import PLANTED, compile_planted
 from jzero.audit.pods import pod_mesh
-from jzero.audit.setup_aot import missing_wheels
 from jzero.audit.step_report import StepReport
 from tests.jzero.audit.findings.clean_programs import compile_gpt, gpt_program
+from tests.needs import needs_compiler
 from tests.report_records import make_record
 
-needs_compiler = pytest.mark.skipif(
-    bool(missing_wheels()),
-    reason="the GPU compiler is not installed: python -m jzero.audit.setup_aot",
-)
 THRESHOLD = 2**14
 PODS = {8: "h100:1x8", 64: "h100:8x8"}
 

@@ -10,14 +10,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jzero.audit.collectives import read_collectives
 from jzero.audit.hlo import parse_module
 from jzero.audit.pods import COMPILER_OPTIONS, pod_mesh
-from jzero.audit.setup_aot import missing_wheels
 from jzero.audit.timeline import Speeds, play_schedule
 from jzero.audit.work import Work, WorkCounter
-
-needs_compiler = pytest.mark.skipif(
-    bool(missing_wheels()),
-    reason="the GPU compiler is not installed: python -m jzero.audit.setup_aot",
-)
+from tests.needs import needs_compiler
 
 TEXT = """HloModule m
 

@@ -19,15 +19,11 @@ from benchmarks.findings import (
     render_table,
 )
 from jzero.audit.findings.finding import FindingKind
-from jzero.audit.setup_aot import missing_wheels
 from jzero.audit.step_report import StepReport
 from tests.jzero.audit.findings.clean_programs import CLEAN, compile_gpt, report_of
+from tests.needs import needs_compiler
 
 DOCUMENT = Path(__file__).resolve().parents[4] / "docs" / "findings.md"
-needs_compiler = pytest.mark.skipif(
-    bool(missing_wheels()),
-    reason="the GPU compiler is not installed: python -m jzero.audit.setup_aot",
-)
 ON_BOTH = [pytest.param("gpu", marks=needs_compiler), "cpu"]
 # What a fault brings along: the transpose of a constraint is one, and resharding by
 # hand also moves what it does not gather. `left-whole` names the moments, too.
