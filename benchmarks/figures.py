@@ -29,7 +29,9 @@ from rich.table import Table
 
 import jzero
 from benchmarks.cases import CASES, MAX_LAYER_GROWTH_MB, Case, Limits
-from benchmarks.compiled import compile_case, layer_growth_mb, misses
+from benchmarks.compiled import Figures, compile_case, layer_growth_mb, misses
+from jzero.audit.facts import total_collectives
+from jzero.audit.numbers import format_size
 
 __all__ = ["main"]
 
@@ -53,7 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         limits = dict(case.stages)
         for stage in args.stage or limits or (0, 1, 2, 3):
             figures = compile_case(
-                case, stage, config=config, annotations=args.annotations
+                case,
+                stage,
+                config=config,
+                way="arguments" if args.annotations else "jzero",
             )
             missed = misses(
                 figures,
@@ -62,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 config.persistence_threshold,
             )
             has_missed = has_missed or bool(missed)
-            memory = figures.audit.memory
+            memory = figures.memory
             peaks_mb[name, stage] = memory.device_peak_bytes / 1e6
             row = (
                 name,
@@ -78,9 +83,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             table.add_row(*row)
             print(*row, sep="  ", file=sys.stderr, flush=True)
             if args.details:
-                console.print(figures.audit.render(num_params=figures.num_params))
+                console.print(_totals(figures))
                 for fact in sorted(
-                    figures.audit.collectives, key=lambda f: -f.step_moved_bytes
+                    figures.collectives, key=lambda f: -f.step_moved_bytes
                 )[: args.details]:
                     console.print(_line(fact), markup=False, soft_wrap=True)
             if args.text:
@@ -95,6 +100,22 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"add {MAX_LAYER_GROWTH_MB:g}"
         )
     return int(has_missed and not args.annotations)
+
+
+def _totals(figures: Figures) -> Table:
+    table = Table()
+    for heading in ("collective", "dtype", "places", "runs", "bytes in", "bytes moved"):
+        table.add_column(heading, justify="right" if table.columns[1:] else "left")
+    for total in total_collectives(figures.collectives):
+        table.add_row(
+            total.kind,
+            total.dtype,
+            str(total.num_sites),
+            str(total.num_runs),
+            format_size(total.operand_bytes),
+            format_size(total.moved_bytes),
+        )
+    return table
 
 
 def _line(fact: Any) -> str:
@@ -153,7 +174,7 @@ def _parser() -> argparse.ArgumentParser:
         const=20,
         default=0,
         metavar="N",
-        help="also print the audit and the N collectives that move most",
+        help="also print the totals and the N collectives that move most",
     )
     add("--text", metavar="FILE", help="write the last compiled program's text")
     add("--pod", help='e.g. "h100:8x8"; this and the next make a case of your own')

@@ -67,13 +67,14 @@ class Llama(nn.Module):
     inner: int = 11_008
     heads: int = 32
     layers: int = 32
+    remat: bool = True
 
     @nn.compact
     def __call__(self, ids_BL: jax.Array) -> jax.Array:
         """Maps int32 tokens (B, L) to float32 logits (B, L, V)."""
         x_BLD = nn.Embed(self.vocab, self.width, dtype=jnp.bfloat16)(ids_BL)
         stack = nn.scan(
-            nn.remat(Block, prevent_cse=False),
+            nn.remat(Block, prevent_cse=False) if self.remat else Block,
             variable_axes={"params": 0},
             split_rngs={"params": True},
             length=self.layers,
@@ -97,15 +98,18 @@ def train_step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, Any
     return state.apply_gradients(grads=grads), {"loss": loss}
 
 
-def build(*, rows: int = 1, length: int = 2048, **model: int) -> tuple[Any, ...]:
+def build(
+    *, rows: int = 1, length: int = 2048, remat: bool = True, **model: int
+) -> tuple[Any, ...]:
     """Returns (step_fn, create_state, sample_args, batch) for `jzero plan`.
 
     Args:
         rows: Sequences of one device.
         length: Tokens of each.
+        remat: Compute a block's activations again in backward instead of keeping them.
         **model: Fields of `Llama`.
     """
-    llama = Llama(**model)
+    llama = Llama(remat=remat, **model)
     tx = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(3e-4, b2=0.95))
 
     def create_state(key: jax.Array, ids_BL: jax.Array) -> TrainState:

@@ -71,6 +71,7 @@ def build(
     steps: int = 300,
     learning_rate: float = 2e-3,
     seed: int = 0,
+    remat: bool = True,
     **model: Any,
 ) -> Built:
     """Returns the training step, what creates its state, and a sample batch.
@@ -81,9 +82,10 @@ def build(
       steps: over which the learning rate falls to a tenth.
       learning_rate: at its peak, after 20 steps.
       seed: of the weights.
+      remat: compute a block's activations again in backward instead of keeping them.
       **model: fields of `GPT`.
     """
-    gpt = GPT(**model)
+    gpt = GPT(remat=remat, **model)
     schedule = optax.schedules.warmup_cosine_decay_schedule(
         0.0, learning_rate, 20, max(steps, 21), learning_rate / 10
     )

@@ -56,13 +56,16 @@ class GPT(nn.Module):
     width: int = 128
     heads: int = 4
     scan: bool = False
+    remat: bool = True
     dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, tokens_BL: jax.Array) -> jax.Array:
         """Maps int32 tokens (B, L) to float32 logits (B, L, V)."""
         x_BLD = nn.Embed(VOCABULARY, self.width, dtype=self.dtype)(tokens_BL)
-        block = nn.remat(Block, prevent_cse=not self.scan)
+        block: Any = Block
+        if self.remat:
+            block = nn.remat(Block, prevent_cse=not self.scan)
         if self.scan:
             stack = nn.scan(
                 block,

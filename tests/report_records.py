@@ -101,6 +101,7 @@ def make_record(**changes: Any) -> dict[str, Any]:
             "all_reduce_bytes": 0,
             "moved_bytes": 300_000_000,
             "elem_bytes": 2,
+            "num_micro_batches": 1,
         },
         "flops": 2_500_000_000_000,
         "estimate": {

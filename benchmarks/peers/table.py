@@ -1,4 +1,4 @@
-"""The tables: in the terminal, and in `docs/benchmarks.md` between two markers."""
+"""The tables: in the terminal, and in a part of `docs/benchmarks.md`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pathlib import Path
 
 from rich.table import Table
 
+from benchmarks.document import markdown_table, markers, write_part
 from benchmarks.peers.cases import Size
 from benchmarks.peers.results import Result
 
-BEGIN = "<!-- peers:begin -->"
-END = "<!-- peers:end -->"
+PART = "peers"
+BEGIN, END = markers(PART)
 HEADER = (
     "case",
     "s/step",
@@ -69,11 +70,6 @@ def row(result: Result, results: Sequence[Result]) -> tuple[str, ...]:
     )
 
 
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
 def _of(dtype: str, results: Sequence[Result]) -> list[Result]:
     chosen = [r for r in results if r.case.dtype == dtype]
     return sorted(chosen, key=lambda r: (r.case.framework, r.case.stage))
@@ -107,7 +103,7 @@ def markdown(results: Sequence[Result], size: Size, today: datetime.date) -> str
     for dtype in dtypes(results):
         chosen = _of(dtype, results)
         cells = [row(r, results) for r in chosen]
-        parts += [f"**{dtype}**", _markdown(HEADER, cells)]
+        parts += [f"**{dtype}**", markdown_table(HEADER, cells)]
     num_steps = len(results[0].losses)
     header = ["loss at step", *map(str, range(num_steps))]
     for dtype in dtypes(results):
@@ -115,22 +111,13 @@ def markdown(results: Sequence[Result], size: Size, today: datetime.date) -> str
             [r.case.label, *(f"{loss:.4f}" for loss in r.losses)]
             for r in _of(dtype, results)
         ]
-        parts += [f"Loss, **{dtype}**", _markdown(header, cells)]
+        parts += [f"Loss, **{dtype}**", markdown_table(header, cells)]
     return "\n\n".join(parts)
 
 
 def write(path: Path, text: str) -> None:
-    """Replaces what lies between the markers of a document.
-
-    Raises:
-      ValueError: the document has no markers, or several.
-    """
-    document = path.read_text()
-    if document.count(BEGIN) != 1 or document.count(END) != 1:
-        raise ValueError(f"{path.name} needs {BEGIN} and {END}, once each")
-    before, rest = document.split(BEGIN)
-    after = rest.split(END)[1]
-    path.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+    """Replaces this comparison's part of a document; see `write_part`."""
+    write_part(path, PART, text)
 
 
 def terminal(results: Sequence[Result]) -> Table:

@@ -5,7 +5,8 @@
 
 Lives here: `ChipFacts` and its reader. The numbers, each with its source, are in
 `targets/chips.toml`; nobody has measured them here. May import: `errors`. Read next:
-`pods.py`, which names pods by chip, and `roofline.py`, which divides by the speeds.
+`pods.py`, which names pods by chip, and `speeds.py`, which takes the speeds to a
+schedule.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Lives here: `read_collectives`, which lists the collectives with their bytes and how
 often they run. May import: its siblings `facts`, `hlo`, `walk`, `attributes`,
-`shapes`. Read next: `report.py`.
+`shapes`. Read next: `step_report.py`.
 
     facts = read_collectives(compiled.as_text())
     sum(f.moved_bytes * f.runs for f in facts)            # bytes per device and step

@@ -2,7 +2,8 @@
 
 Lives here: `plan_traffic`. Source: ZeRO, arXiv 1910.02054, section 7: stages 0 to 2
 move 2 Psi per device, stage 3 moves 3 Psi, of which each gather and each
-reduce-scatter is one. May import: plan. Read next: `step_report.py`.
+reduce-scatter is one. With micro-batches gradients are reduced for each of them, and
+stage 3 gathers for each of them as well. May import: plan. Read next: `step_report.py`.
 """
 
 from __future__ import annotations
@@ -38,12 +39,16 @@ class Traffic:
 
 
 def num_gathers(plan: Plan) -> int:
-    """Returns how often a step gathers each parameter: at stage 3 twice."""
-    return {"none": 0, "once": 1, "at_use": 2}[plan.placement.gather]
+    """Returns how often a step gathers each parameter.
+
+    At stage 3 twice for each micro-batch.
+    """
+    at_use = 2 * plan.num_micro_batches
+    return {"none": 0, "once": 1, "at_use": at_use}[plan.placement.gather]
 
 
 def plan_traffic(plan: Plan, *, elem_bytes: int) -> Traffic:
-    """Returns the bytes that a step of one forward and one backward pass must move.
+    """Returns the bytes that a step must move: forward and backward, accumulated.
 
     A parameter kept whole counts as all-reduced, which moves as much as the
     reduce-scatter and the gather that `replicate_params` makes of it.
@@ -59,18 +64,20 @@ def plan_traffic(plan: Plan, *, elem_bytes: int) -> Traffic:
     num_shards = prod(sizes[axis] for axis in plan.zero_axes)
     num_batch = prod(sizes[axis] for axis in plan.batch_axes)
     gathered = scattered = reduced = 0.0
+    num_passes = plan.num_micro_batches
     for leaf in _params(plan.state):
         base = prod(sizes[axis] for axis in spec_axes(leaf.base_spec))
         num_bytes = leaf.size_elems * elem_bytes / base
         if not leaf.is_sharded:
-            reduced += 2 * num_bytes * (num_batch - 1) / num_batch
+            reduced += num_passes * 2 * num_bytes * (num_batch - 1) / num_batch
             continue
         ring = num_bytes * (num_shards - 1) / num_shards
         gathered += num_gathers(plan) * ring
-        scattered += ring
+        scattered += num_passes * ring
         outer = num_batch // num_shards
         if outer > 1:
-            reduced += 2 * num_bytes / num_shards * (outer - 1) / outer
+            share = num_bytes / num_shards
+            reduced += num_passes * 2 * share * (outer - 1) / outer
     return Traffic(
         all_gather_bytes=round(gathered),
         reduce_scatter_bytes=round(scattered),

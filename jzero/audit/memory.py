@@ -1,7 +1,7 @@
 """What a compiled program needs of a device's memory.
 
 Lives here: `MemoryFacts` and the reader of `compiled.memory_analysis()`. May import:
-nothing of jzero. Read next: `report.py`.
+nothing of jzero. Read next: `step_report.py`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
     mesh = jzero.pods.pod_mesh("h100:8x8")       # 8 hosts of 8 GPUs, one axis "data"
     step = jzero.shard_train_step(train_step, stage=3, mesh=mesh)
-    compiled = step.lower(state_shapes, batch_shapes).compile()
-    print(audit_compiled(compiled).render())     # nothing has run
+    print(step.compile(state_shapes, batch_shapes).report())     # nothing has run
 
 | name | what |
 |---|---|
@@ -12,7 +11,7 @@
 
 Lives here: names of pods, and meshes of their devices, whose programs the real
 compiler builds. Memory and collectives of such programs are what the compiler says;
-times are estimates (`roofline.py`), since nothing runs. May import: `chips`,
+times are estimates (`timeline.py`), since nothing runs. May import: `chips`,
 `devices`, `errors`. Read next: `devices.py`.
 """
 

@@ -29,17 +29,19 @@ def render_collectives(record: Mapping[str, Any], label: str) -> str:
     Returns:
         A section of HTML.
     """
-    bits = 8 * record["formula"]["elem_bytes"]
     largest = _largest(record) if record["collectives"] else ""
     return (
         f'<section class="sent"><h2>Sent by one device per step '
         f"<small>{escape(label)}</small></h2>"
-        f"{_totals(record, bits)}{largest}</section>"
+        f"{_totals(record)}{largest}</section>"
     )
 
 
-def _totals(record: Mapping[str, Any], bits: int) -> str:
+def _totals(record: Mapping[str, Any]) -> str:
     formula = record["formula"]
+    of = f"{8 * formula['elem_bytes']} bits"
+    if formula["num_micro_batches"] > 1:
+        of += f", {formula['num_micro_batches']} micro-batches"
     sums: dict[str, list[int]] = {}
     for row in record["collectives"]:
         entry = sums.setdefault(row["kind"], [0, 0, 0])
@@ -61,7 +63,7 @@ def _totals(record: Mapping[str, Any], bits: int) -> str:
     runs = sum(entry[1] for entry in sums.values())
     return (
         '<table class="numbers"><thead><tr><th scope="col">collective</th>'
-        f'<th scope="col">formula, {bits} bits</th><th scope="col">compiled</th>'
+        f'<th scope="col">formula, {of}</th><th scope="col">compiled</th>'
         '<th scope="col">ratio</th><th scope="col" class="picture">'
         "compiled, and the formula as a mark</th>"
         '<th scope="col">runs</th><th scope="col">not hidden</th></tr></thead>'

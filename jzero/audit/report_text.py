@@ -37,7 +37,7 @@ def build_report(report: StepReport) -> RenderableType:
     """Builds what rich shows of a report."""
     parts: list[RenderableType] = [_head(report), _memory(report), _traffic(report)]
     if report.collectives:
-        parts.append(_collectives(report))
+        parts += [_collectives(report), *_doubts(report)]
     parts += [_estimate(report), _findings(report)]
     return Group(*parts)
 
@@ -86,7 +86,7 @@ def _memory(report: StepReport) -> Table:
 
 def _traffic(report: StepReport) -> Table:
     table = _table(
-        f"sent by one device per step (formula for {8 * report.elem_bytes} bits)",
+        f"sent by one device per step (formula for {_formula_of(report)})",
         "collective",
         "formula",
         "compiled",
@@ -127,6 +127,12 @@ def _traffic(report: StepReport) -> Table:
     return table
 
 
+def _formula_of(report: StepReport) -> str:
+    num = report.plan.num_micro_batches
+    bits = f"{8 * report.elem_bytes} bits"
+    return bits if num == 1 else f"{bits} and {num} micro-batches"
+
+
 def _formula_rows(traffic: Traffic) -> dict[str, int]:
     return {
         "all-gather": traffic.all_gather_bytes,
@@ -160,6 +166,20 @@ def _collectives(report: StepReport) -> Table:
         num_rest = len(ranked) - _MAX_COLLECTIVES
         table.add_row(f"{num_rest} more", "", "", format_size(rest))
     return table
+
+
+def _doubts(report: StepReport) -> list[Text]:
+    """What the counts of collectives cannot be sure of, if there is anything."""
+    facts = [row.facts for row in report.collectives]
+    num_unknown = sum(not fact.is_runs_known for fact in facts)
+    doubts: list[str] = []
+    if num_unknown:
+        doubts.append(
+            f"Marked ?: {num_unknown} in loops of unknown length, counted once."
+        )
+    if any(fact.is_conditional for fact in facts):
+        doubts.append("Collectives in branches count as if every branch is taken.")
+    return [Text(" ".join(doubts))] if doubts else []
 
 
 def _estimate(report: StepReport) -> Text:

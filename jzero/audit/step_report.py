@@ -165,6 +165,7 @@ class StepReport:
                 **asdict(self.traffic),
                 "moved_bytes": self.traffic.moved_bytes,
                 "elem_bytes": self.elem_bytes,
+                "num_micro_batches": self.plan.num_micro_batches,
             },
             "flops": self.flops,
             "estimate": {

@@ -30,7 +30,7 @@ from jzero.audit.setup_aot import setup
 from jzero.cli.show import compare_table, fit_table
 from jzero.config import ZeroConfig, parse_bytes
 from jzero.errors import JzeroError
-from jzero.fit.job import Trial, load_job, try_job
+from jzero.fit.job import Trial, load_job, load_variants, try_job
 from jzero.fit.search import fit_job
 
 __all__ = ["app", "main"]
@@ -132,7 +132,7 @@ def fit(
     console = Console()
     (name,) = _pods(pod, most=1)
     mesh = pod_mesh(name)
-    job = load_job(target, _parse(settings, "--set"))
+    job, *variants = load_variants(target, _parse(settings, "--set"))
     hbm_bytes = _hbm_bytes(name, hbm)
     with _progress(console, max_compiles + 4) as advance:
         found = fit_job(
@@ -142,6 +142,7 @@ def fit(
             headroom=headroom,
             max_compiles=max_compiles,
             config=_config(config),
+            variants=variants,
             progress=advance,
         )
     console.print(fit_table(found))

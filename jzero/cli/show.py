@@ -6,14 +6,15 @@ next: nothing; `app.py` prints what is built here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from rich import box
 from rich.table import Table
 
 from jzero.audit.numbers import format_seconds, format_size
 from jzero.fit.job import Trial
-from jzero.fit.search import Fit
+from jzero.fit.result import Fit, Skipped
 
 __all__ = ["compare_table", "fit_table"]
 
@@ -59,36 +60,43 @@ def compare_table(
 
 
 def fit_table(fit: Fit) -> Table:
-    """One row per trial and per stage that was skipped."""
-    windows = {_windows(trial) for trial in fit.trials}
-    headings = ["stage", "rows", "peak", "fits", "sent", "host", "estimate", "rows/s"]
-    if len(windows) > 1:
-        headings.append("windows")
+    """One row per trial and per stage that was skipped.
+
+    Settings in which no two trials differ have no column.
+    """
+    settings = {
+        name: tell
+        for name, tell in _SETTINGS.items()
+        if len({tell(trial) for trial in fit.trials}) > 1
+    }
+    headings = ("stage", "rows", "peak", "fits", "sent", "host", "estimate", "rows/s")
     table = _table(
         f"what fits in {format_size(fit.limit_bytes)} of {format_size(fit.hbm_bytes)}; "
         "nothing ran, times are roofline estimates",
-        headings,
+        (*headings, *settings),
     )
     for trial in fit.trials:
         report = trial.compiled.report()
         rate = trial.num_rows * report.num_devices / report.timeline.seconds
-        row = [
+        table.add_row(
             f"{trial.stage}{' <-' if trial is fit.chosen else ''}",
             str(trial.num_rows),
             format_size(trial.peak_bytes),
             "yes" if fit.fits(trial) else "NO",
             format_size(report.moved_bytes),
-            format_size(report.memory.host_peak_bytes),
+            format_size(trial.host_bytes),
             format_seconds(report.timeline.seconds),
             f"{rate:.4g}",
-            _windows(trial),
-        ]
-        table.add_row(*row[: len(headings)])
-    for skipped in fit.skipped:
-        table.add_row(
-            str(skipped.stage), "", f"> {format_size(skipped.least_bytes)}", "NO"
+            *(tell(trial) for tell in settings.values()),
         )
+    for skipped in fit.skipped:
+        table.add_row(str(skipped.stage), "", _at_least(skipped), "NO")
     return table
+
+
+def _at_least(skipped: Skipped) -> str:
+    size = format_size(skipped.least_bytes)
+    return f"~ {size} (not compiled)" if skipped.is_predicted else f"> {size}"
 
 
 def _windows(trial: Trial) -> str:
@@ -100,3 +108,17 @@ def _windows(trial: Trial) -> str:
         config.prefetch_bytes,
     )
     return "/".join(map(format_size, sizes))
+
+
+def _remat(trial: Trial) -> str:
+    return {True: "yes", False: "no", None: ""}[trial.remat]
+
+
+def _whole(trial: Trial) -> str:
+    """The size below which leaves stay whole."""
+    return f"< {trial.config.persistence_threshold}"
+
+
+_SETTINGS: Mapping[str, Callable[[Trial], str]] = MappingProxyType(
+    {"remat": _remat, "whole leaves": _whole, "windows": _windows}
+)

@@ -9,8 +9,11 @@ where `create_state(*sample_args)` makes the state (or the tuple of state argume
 and `batch` is what ONE device takes in a step (or the tuple of the other arguments).
 Arrays and `jax.ShapeDtypeStruct`s will do; nothing is computed.
 
-Lives here: `Job`, `load_job`, which reads such a file, and `try_job`, which compiles
-it once. May import: api and below. Read next: `search.py`.
+A setting named `remat` that is True or False by default says that the function can
+build the step with and without rematerialization; `jzero fit` then tries both.
+
+Lives here: `Job`, `load_job` and `load_variants`, which read such a file, and
+`try_job`, which compiles it once. May import: api and below. Read next: `search.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +39,15 @@ from jzero.errors import JzeroError, format_problem
 from jzero.plan.plan import Plan
 from jzero.step import TrainStep
 
-__all__ = ["Job", "JobError", "Trial", "load_job", "try_job"]
+__all__ = [
+    "Job",
+    "JobError",
+    "Trial",
+    "load_job",
+    "load_variants",
+    "plan_job",
+    "try_job",
+]
 
 _CONVENTION = (
     "build(**settings) must return (step_fn, create_state, sample_args, batch); "
@@ -58,6 +69,7 @@ class Job:
         state: Its state arguments, as shapes.
         batch: Its other arguments, as shapes, for one device.
         num_rows: Length of dim 0 of the batch of one device.
+        remat: Whether the step rematerializes; None if its file does not say.
     """
 
     name: str
@@ -65,6 +77,7 @@ class Job:
     state: tuple[Any, ...]
     batch: tuple[Any, ...]
     num_rows: int
+    remat: bool | None = None
 
     def arguments(self, num_devices: int, num_rows: int | None = None) -> Any:
         """Returns the step's arguments for so many devices and rows of each."""
@@ -92,6 +105,7 @@ class Trial:
         stage: The ZeRO stage.
         config: The settings.
         num_rows: Rows of the batch on one device.
+        remat: Whether the step rematerializes; None if its file does not say.
         compiled: The compiled step.
         seconds: Of tracing, planning, lowering, compiling and reading it.
     """
@@ -99,6 +113,7 @@ class Trial:
     stage: int
     config: ZeroConfig
     num_rows: int
+    remat: bool | None
     compiled: CompiledStep
     seconds: float
 
@@ -106,6 +121,11 @@ class Trial:
     def peak_bytes(self) -> int:
         """What the step needs of a device's memory."""
         return self.compiled.report().memory.device_peak_bytes
+
+    @property
+    def host_bytes(self) -> int:
+        """What it needs of the host's memory, for each device."""
+        return self.compiled.report().memory.host_peak_bytes
 
 
 def load_job(target: str, settings: Mapping[str, Any]) -> Job:
@@ -122,6 +142,35 @@ def load_job(target: str, settings: Mapping[str, Any]) -> Job:
         JobError: There is no such file or function, it takes no such setting, or it
             returns something else.
     """
+    return _build_job(target, _find_build(target), settings)
+
+
+def load_variants(target: str, settings: Mapping[str, Any]) -> tuple[Job, ...]:
+    """Loads a job with and without rematerialization, where its file offers both.
+
+    Args:
+        target: As for `load_job`.
+        settings: As for `load_job`. One of them named `remat` decides it.
+
+    Returns:
+        The job as it is by default and then, if the function has a setting `remat`
+        that is True or False by default and is not among `settings`, the other way.
+
+    Raises:
+        JobError: As `load_job`.
+    """
+    build = _find_build(target)
+    setting = inspect.signature(build).parameters.get("remat")
+    usual = setting.default if setting is not None else None
+    if not isinstance(usual, bool) or "remat" in settings:
+        return (_build_job(target, build, settings),)
+    return tuple(
+        replace(_build_job(target, build, {**settings, "remat": remat}), remat=remat)
+        for remat in (usual, not usual)
+    )
+
+
+def _find_build(target: str) -> Callable[..., Any]:
     place, _, function = target.rpartition(":")
     if not place or not function.isidentifier():
         raise _wrong(f"{target!r} names no function.", "write file.py:build")
@@ -135,6 +184,12 @@ def load_job(target: str, settings: Mapping[str, Any]) -> Job:
             f"{place} has no function {function!r}; it has {', '.join(names)}.",
             _CONVENTION,
         )
+    return build
+
+
+def _build_job(
+    target: str, build: Callable[..., Any], settings: Mapping[str, Any]
+) -> Job:
     _check_settings(target, build, settings)
     built: Any = build(**settings)
     if not isinstance(built, tuple) or len(cast(tuple[Any, ...], built)) != 4:
@@ -201,6 +256,7 @@ def try_job(
         stage=stage,
         config=config,
         num_rows=num_rows or job.num_rows,
+        remat=job.remat,
         compiled=compiled,
         seconds=time.perf_counter() - start,
     )

@@ -1,124 +1,76 @@
 """The cheapest configuration that fits, and the largest batch, in few compiles.
 
-Lives here: `fit_job` and its record. A stage is not compiled if what it must hold by
-the plan is too much already; the batch grows along the line through two compiles. May
-import: `job`. Read next: `jzero/cli/app.py`.
+Lives here: `fit_job`. From the stage that holds least to the one that sends least, it
+compiles what its plan and the compiled ones do not rule out. Then it tries the other
+setting of remat, grows the batch along the line through two compiles, and tries a
+larger persistence threshold, where these promise a faster step. May import: `job`,
+`predict`, `result`. Read next: `jzero/cli/app.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil
 
 from jax.sharding import Mesh
 
+from jzero.audit.formula import plan_traffic
 from jzero.config import ZeroConfig
 from jzero.fit.job import Job, Trial, plan_job, try_job
-from jzero.plan.plan import Plan
+from jzero.fit.predict import beyond_bytes, least_bytes, predict_bytes
+from jzero.fit.result import Fit, Skipped
 
-__all__ = ["Fit", "Skipped", "fit_job", "least_bytes"]
+__all__ = ["THRESHOLDS", "fit_job"]
+
+THRESHOLDS = (0, 100_000, 1_000_000)
+"""Persistence thresholds that are tried beside the default: none, if memory is short;
+the others, if leaves kept whole make a step send less."""
 
 _STAGES = (0, 1, 2, 3)
 _MAX_GROWTH = 256
 # Of the smallest windows, at the price of gathers that wait.
 _TIGHT = {"reduce_window_bytes": 0, "reuse_window_bytes": 0, "prefetch_bytes": 0}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
-    """A stage that was not compiled.
-
-    Attributes:
-        stage: Which.
-        least_bytes: What it must hold on a device, whatever the compiler does.
-    """
-
-    stage: int
-    least_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
-    """What was tried and what to take.
-
-    Attributes:
-        trials: Everything that was compiled, in order.
-        skipped: Stages that cannot fit.
-        chosen: Least communication that fits, with the largest batch; None if
-            nothing does.
-        hbm_bytes: Memory of a device.
-        limit_bytes: Of it, what may be used.
-    """
-
-    trials: tuple[Trial, ...]
-    skipped: tuple[Skipped, ...]
-    chosen: Trial | None
-    hbm_bytes: int
-    limit_bytes: int
-
-    def fits(self, trial: Trial) -> bool:
-        """Says whether a trial is within the limit."""
-        return trial.peak_bytes <= self.limit_bytes
-
-    @property
-    def python(self) -> str:
-        """The line of Python that gives the chosen configuration."""
-        if self.chosen is None:
-            return ""
-        return write_python(self.chosen)
-
-    @property
-    def missing_bytes(self) -> int:
-        """By how much the nearest trial misses; 0 if something fits."""
-        if self.chosen is not None:
-            return 0
-        peaks = [trial.peak_bytes for trial in self.trials]
-        peaks = peaks or [skipped.least_bytes for skipped in self.skipped]
-        return min(peaks, default=0) - self.limit_bytes
-
-    @property
-    def advice(self) -> str:
-        """What would fit, if nothing does."""
-        if self.chosen is not None or not self.trials:
-            return "" if self.chosen is not None else _more_devices(self)
-        nearest = min(self.trials, key=lambda trial: trial.peak_bytes)
-        memory = nearest.compiled.report().memory
-        rest_bytes = self.limit_bytes - memory.temp_bytes
-        if rest_bytes <= 0:
-            return (
-                f"temporaries alone take {memory.temp_bytes / 1e9:.1f} GB: "
-                "rematerialize (jax.checkpoint, nn.remat), shorten the sequence, or "
-                f"take devices with {ceil(nearest.peak_bytes / 1e9)} GB"
-            )
-        times = ceil(10 * memory.argument_bytes / rest_bytes) / 10
-        return (
-            f"{times:g} times as many devices, or devices with "
-            f"{ceil(nearest.peak_bytes / 1e9)} GB"
-        )
+# A prediction may be wrong by this much before it rules anything out.
+_SLACK = 1.05
+# Times this close are alike: they are estimates.
+_ALIKE = 1.02
+# A threshold must save this part of the bytes that a step sends.
+_WORTHWHILE = 0.005
 
 
 @dataclass(slots=True)
 class _Search:
-    job: Job
     mesh: Mesh
     limit_bytes: int
     max_compiles: int
     progress: Callable[[str], None]
     trials: list[Trial] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
 
     @property
     def is_spent(self) -> bool:
         return len(self.trials) >= self.max_compiles
 
-    def attempt(self, stage: int, rows: int, config: ZeroConfig) -> Trial:
-        self.progress(f"compiling stage {stage}, {rows} rows on each device")
-        trial = try_job(self.job, self.mesh, stage=stage, config=config, num_rows=rows)
+    def attempt(self, job: Job, stage: int, rows: int, config: ZeroConfig) -> Trial:
+        remat = "" if job.remat is None else f", remat={job.remat}"
+        self.progress(f"compiling stage {stage}, {rows} rows on each device{remat}")
+        trial = try_job(job, self.mesh, stage=stage, config=config, num_rows=rows)
         self.trials.append(trial)
         return trial
 
     def fits(self, trial: Trial) -> bool:
         return trial.peak_bytes <= self.limit_bytes
+
+    def best(self) -> Trial | None:
+        """Of what fits: the least communication, the shortest time, the most rows."""
+        fitting = [trial for trial in self.trials if self.fits(trial)]
+        if not fitting:
+            return None
+        fewest = min(map(_num_transfers, fitting))
+        same = [t for t in fitting if _num_transfers(t) == fewest]
+        shortest = min(map(_row_seconds, same))
+        alike = [t for t in same if _row_seconds(t) <= _ALIKE * shortest]
+        return min(alike, key=lambda t: (-t.num_rows, t.peak_bytes))
 
 
 def fit_job(
@@ -129,9 +81,10 @@ def fit_job(
     headroom: float = 0.08,
     max_compiles: int = 8,
     config: ZeroConfig | None = None,
+    variants: Sequence[Job] = (),
     progress: Callable[[str], None] = lambda text: None,
 ) -> Fit:
-    """Searches stages, windows and batch sizes for what fits.
+    """Searches stages, windows, thresholds, remat and batch sizes for what fits.
 
     Args:
         job: What to train; its batch is the smallest that is wanted.
@@ -139,7 +92,10 @@ def fit_job(
         hbm_bytes: Memory of one device.
         headroom: Part of it to leave free, for fragments and the runtime.
         max_compiles: Compile no more often.
-        config: Settings to start from.
+        config: Settings to start from. A persistence threshold other than the
+            default stays as it is.
+        variants: The same job with other settings of remat, as `load_variants`
+            returns them.
         progress: Called with a text before each compile.
 
     Returns:
@@ -148,95 +104,152 @@ def fit_job(
     """
     start = config or ZeroConfig()
     limit_bytes = int(hbm_bytes * (1 - headroom))
-    search = _Search(job, mesh, limit_bytes, max_compiles, progress)
-    skipped: list[Skipped] = []
-    for stage in _STAGES:
-        progress(f"planning stage {stage}")
-        least = least_bytes(plan_job(job, mesh, stage=stage, config=start))
-        if least > limit_bytes:
-            skipped.append(Skipped(stage=stage, least_bytes=least))
-        elif len(search.trials) < max_compiles - 3:
-            search.attempt(stage, job.num_rows, start)
-    if not any(map(search.fits, search.trials)):
-        _tighten(search, start, [s.stage for s in skipped])
-    _grow(search)
-    fitting = [trial for trial in search.trials if search.fits(trial)]
+    search = _Search(mesh, limit_bytes, max_compiles, progress)
+    saving = [variant for variant in variants if variant.remat and not job.remat]
+    surveyed = job
+    for candidate in (job, *saving):
+        surveyed = candidate
+        _survey(search, candidate, start)
+        if search.best() is not None:
+            break
+    else:
+        _tighten(search, surveyed, start)
+    jobs = {candidate.remat: candidate for candidate in (job, *variants)}
+    _switch_remat(search, jobs)
+    _grow(search, jobs)
+    _persist(search, jobs)
     return Fit(
         trials=tuple(search.trials),
-        skipped=tuple(skipped),
-        chosen=min(fitting, key=_cost) if fitting else None,
+        skipped=tuple(search.skipped),
+        chosen=search.best(),
         hbm_bytes=hbm_bytes,
         limit_bytes=limit_bytes,
     )
 
 
-def least_bytes(plan: Plan) -> int:
-    """Returns what a step must hold on a device, whatever the compiler does.
-
-    The state at rest and, where parameters are whole in a step, one copy of them and
-    of their gradients in 16 bits.
-    """
-    whole = plan.placement.gather in ("none", "once") and plan.placement.is_sharded
-    elems = sum(x.size_elems for x in plan.state if x.role == "parameter")
-    return plan.local_bytes + (2 * elems if whole else 0)
-
-
-def write_python(trial: Trial) -> str:
-    """Writes the line of Python that gives a configuration."""
-    usual = ZeroConfig()
-    changed = [
-        f"{name}={getattr(trial.config, name)!r}"
-        for name in ZeroConfig.__dataclass_fields__
-        if getattr(trial.config, name) != getattr(usual, name)
-    ]
-    config = f", config=jzero.ZeroConfig({', '.join(changed)})" if changed else ""
-    return f"jzero.shard_train_step(step_fn, stage={trial.stage}{config})"
+def _survey(search: _Search, job: Job, config: ZeroConfig) -> None:
+    """Compiles the stages that may fit, for half of the compiles that there are."""
+    budget = max(2, search.max_compiles // 2) + len(search.trials)
+    for stage in reversed(_STAGES):
+        search.progress(f"planning stage {stage}")
+        plan = plan_job(job, search.mesh, stage=stage, config=config)
+        least = least_bytes(plan)
+        predicted = predict_bytes(
+            search.trials, plan, num_rows=job.num_rows, remat=job.remat
+        )
+        skip = Skipped(stage=stage, least_bytes=least, remat=job.remat)
+        if least > search.limit_bytes:
+            search.skipped.append(skip)
+        elif predicted is not None and predicted > _SLACK * search.limit_bytes:
+            search.skipped.append(
+                replace(skip, least_bytes=predicted, is_predicted=True)
+            )
+        elif len(search.trials) < budget and not search.is_spent:
+            search.attempt(job, stage, job.num_rows, config)
 
 
-def _tighten(search: _Search, config: ZeroConfig, skipped: list[int]) -> None:
-    """Tries the smallest windows, and then the smallest batch."""
-    stage = max(s for s in _STAGES)
-    if stage in skipped or search.is_spent:
+def _tighten(search: _Search, job: Job, config: ZeroConfig) -> None:
+    """Tries the smallest windows and no whole leaves, and then the smallest batch."""
+    stage = max(_STAGES)
+    never = {s.stage for s in search.skipped if not s.is_predicted}
+    if stage in never or search.is_spent:
         return
     tight = replace(config, **_TIGHT)
-    trial = search.attempt(stage, search.job.num_rows, tight)
-    if not search.fits(trial) and search.job.num_rows > 1 and not search.is_spent:
-        search.attempt(stage, 1, tight)
+    if _is_free(config):
+        tight = replace(tight, persistence_threshold=min(THRESHOLDS))
+    trial = search.attempt(job, stage, job.num_rows, tight)
+    if not search.fits(trial) and job.num_rows > 1 and not search.is_spent:
+        search.attempt(job, stage, 1, tight)
 
 
-def _grow(search: _Search) -> None:
-    """Enlarges the batch of the cheapest trial along the line through two."""
-    fitting = [trial for trial in search.trials if search.fits(trial)]
-    if not fitting or search.is_spent:
+def _switch_remat(search: _Search, jobs: dict[bool | None, Job]) -> None:
+    """Tries the other setting of remat, unless it can only make the step slower."""
+    best = search.best()
+    if best is None or best.remat is None or search.is_spent:
         return
-    first = min(fitting, key=_cost)
-    low, high = first, search.attempt(first.stage, 2 * first.num_rows, first.config)
-    while not search.is_spent:
-        slope = (high.peak_bytes - low.peak_bytes) / (high.num_rows - low.num_rows)
-        if slope <= 0:
-            return
+    other = jobs.get(not best.remat)
+    tried = {(t.stage, t.config, t.num_rows, t.remat) for t in search.trials}
+    if other is None or (best.stage, best.config, best.num_rows, other.remat) in tried:
+        return
+    # Remat computes more, so it pays where larger batches hide the network.
+    is_bound = _least_row_seconds(best) * _ALIKE >= _row_seconds(best)
+    if not (other.remat and is_bound):
+        search.attempt(other, best.stage, best.num_rows, best.config)
+
+
+def _grow(search: _Search, jobs: dict[bool | None, Job]) -> None:
+    """Enlarges the batch of the best, and of its rivals that could still win."""
+    best = search.best()
+    if best is None:
+        return
+    rivals = [
+        trial
+        for trial in search.trials
+        if search.fits(trial)
+        and trial is not best
+        and (trial.stage, trial.config) == (best.stage, best.config)
+        and trial.remat != best.remat
+    ]
+    for first in (best, *rivals):
+        leader = search.best()
+        if first is best or (
+            leader is not None and _least_row_seconds(first) < _row_seconds(leader)
+        ):
+            _grow_one(search, jobs[first.remat], first)
+
+
+def _grow_one(search: _Search, job: Job, first: Trial) -> None:
+    """Enlarges a batch along the line through two compiles."""
+    low, slope = first, beyond_bytes(first) / first.num_rows
+    tried = {first.num_rows: first}
+    while not search.is_spent and slope > 0:
         room = (search.limit_bytes - low.peak_bytes) / slope
         rows = min(low.num_rows + int(room), _MAX_GROWTH * first.num_rows)
-        done = {t.num_rows for t in search.trials if t.stage == first.stage}
-        if rows in done or rows <= first.num_rows:
+        # The first line is too steep: it takes all for activations.
+        rows = max(rows, 2 * first.num_rows) if len(tried) == 1 else rows
+        if rows in tried or rows <= first.num_rows:
             return
-        trial = search.attempt(first.stage, rows, first.config)
-        if search.fits(trial):
-            return
-        low, high = max((low, high), key=_fitting_rows(search)), trial
+        trial = search.attempt(job, first.stage, rows, first.config)
+        tried[rows] = trial
+        slope = (trial.peak_bytes - first.peak_bytes) / (rows - first.num_rows)
+        low = trial if search.fits(trial) else low
 
 
-def _fitting_rows(search: _Search) -> Callable[[Trial], int]:
-    return lambda trial: trial.num_rows if search.fits(trial) else -trial.num_rows
+def _persist(search: _Search, jobs: dict[bool | None, Job]) -> None:
+    """Keeps more leaves whole, if that makes the best send less and still fits."""
+    best = search.best()
+    if best is None or search.is_spent or not _is_free(best.config):
+        return
+    plan, job = best.compiled.plan, jobs[best.remat]
+    sent = plan_traffic(plan, elem_bytes=2).moved_bytes
+    most = (1 - _WORTHWHILE) * sent
+    chosen: ZeroConfig | None = None
+    for threshold in THRESHOLDS:
+        config = replace(best.config, persistence_threshold=threshold)
+        other = plan_job(job, search.mesh, stage=best.stage, config=config)
+        moved = plan_traffic(other, elem_bytes=2).moved_bytes
+        predicted = best.peak_bytes + least_bytes(other) - least_bytes(plan)
+        if moved < most and predicted <= search.limit_bytes:
+            most, chosen = moved, config
+    if chosen is not None:
+        search.attempt(job, best.stage, best.num_rows, chosen)
 
 
-def _cost(trial: Trial) -> tuple[float, float]:
-    """Bytes sent in units of the formula's least, then estimated time per row."""
-    report = trial.compiled.report()
-    gathers = {"none": 2, "once": 2, "at_use": 3}[report.plan.placement.gather]
-    return gathers, report.timeline.seconds / trial.num_rows
+def _is_free(config: ZeroConfig) -> bool:
+    """Says whether the threshold is the default, and so may be searched."""
+    return config.persistence_threshold == ZeroConfig().persistence_threshold
 
 
-def _more_devices(fit: Fit) -> str:
-    least = min((s.least_bytes for s in fit.skipped), default=0)
-    return f"devices with more than {ceil(least / 1e9)} GB, or more of them"
+def _num_transfers(trial: Trial) -> int:
+    """Of the parameters, gathers and reductions together: the formula's units."""
+    gather = trial.compiled.report().plan.placement.gather
+    return {"none": 2, "once": 2, "at_use": 3}[gather]
+
+
+def _row_seconds(trial: Trial) -> float:
+    return trial.compiled.report().timeline.seconds / trial.num_rows
+
+
+def _least_row_seconds(trial: Trial) -> float:
+    """What a row would take if nothing waited for the network."""
+    return trial.compiled.report().timeline.compute_seconds / trial.num_rows

@@ -1,8 +1,8 @@
 """Facts that planning needs from a traced program.
 
-Lives here: which dims are the stacked dim of a scanned layer, and which axes the
-user already placed outputs on. May import: compat, ir. Read next:
-`jzero/plan/layout.py`, which uses the facts.
+Lives here: which dims are the stacked dim of a scanned layer, how often loops use
+an input whole, and which axes the user already placed outputs on. May import: compat,
+ir. Read next: `jzero/plan/layout.py`, which uses the facts.
 """
 
 from __future__ import annotations
@@ -43,6 +43,40 @@ def scanned_inputs(jaxpr: AnyJaxpr) -> tuple[bool, ...]:
                 ):
                     scanned.add(atom)
     return tuple(v in scanned for v in body.invars)
+
+
+def count_turns(jaxpr: AnyJaxpr) -> tuple[int, ...]:
+    """Says for each input how many turns of loops use it whole, at most.
+
+    A step that adds up gradients of micro-batches in a scan uses its weights in
+    every turn. Layers that a scan takes one by one are used once, outside of loops
+    and element-wise arithmetic nothing counts as more, and a `while` as one turn.
+
+    Returns:
+        0 for an input that only element-wise equations use.
+    """
+    body = inner(jaxpr)
+    turns: dict[Var, int] = {}
+
+    def note(atom: object, num: int) -> None:
+        if is_var(atom):
+            turns[atom] = max(turns.get(atom, 0), num)
+
+    for eqn in reversed(body.eqns):
+        bodies = bodies_of(eqn)
+        if is_elementwise(eqn) or eqn.primitive.name == CONSTRAINT:
+            num = turns.get(eqn.outvars[0], 0)
+            for atom in eqn.invars:
+                note(atom, num)
+        elif not bodies:
+            for atom in eqn.invars:
+                note(atom, 1)
+        length = eqn.params["length"] if eqn.primitive.name == "scan" else 1
+        for part in bodies:
+            inside = count_turns(part.jaxpr)
+            for slot, num in zip(part.ins, inside, strict=True):
+                note(eqn.invars[slot.index], num * (1 if slot.is_stacked else length))
+    return tuple(turns.get(v, 0) for v in body.invars)
 
 
 def derived_outputs(jaxpr: AnyJaxpr) -> tuple[int | None, ...]:

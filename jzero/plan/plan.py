@@ -107,6 +107,8 @@ class Plan:
         state: One record per leaf of the state arguments, in flattening order.
         batch: One record per leaf of the other arguments.
         notes: What else is worth knowing, such as which arguments are state.
+        num_micro_batches: How often the loops of a step run forward and backward;
+            known once a step was traced, 1 before.
     """
 
     stage: int
@@ -118,6 +120,7 @@ class Plan:
     state: tuple[LeafPlan, ...]
     batch: tuple[BatchLeafPlan, ...] = ()
     notes: tuple[str, ...] = ()
+    num_micro_batches: int = 1
 
     @property
     def totals(self) -> tuple[RoleTotal, ...]:

@@ -73,6 +73,8 @@ def build_table(plan: Plan) -> RenderableType:
     if plan.batch:
         parts.append(_batch_table(plan))
     parts += [Text(note) for note in plan.notes]
+    if plan.num_micro_batches > 1:
+        parts.append(Text(f"micro-batches: {plan.num_micro_batches}"))
     return Group(*parts)
 
 
@@ -92,6 +94,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "local_bytes": plan.local_bytes,
         "global_bytes": plan.global_bytes,
         "notes": list(plan.notes),
+        "num_micro_batches": plan.num_micro_batches,
     }
 
 

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 
 from jzero.compat.jaxpr import inner, rebuild
 from jzero.errors import ConfigError
-from jzero.ir.facts import derived_outputs, scanned_inputs
+from jzero.ir.facts import count_turns, derived_outputs, scanned_inputs
 from jzero.ir.trace import TracedStep
 from jzero.passes.pipeline import run_passes
 from jzero.plan.batch import BatchFacts, BatchLeafPlan, plan_batch
@@ -70,7 +70,12 @@ def build_program(
     scanned = scanned_inputs(traced.jaxpr)
     facts = _merge_known(traced, layout, scanned, known, given)
     plan = _plan(call, traced, matched, settings, facts)
-    plan = replace(plan, batch=_plan_data(call, traced, matched, settings, scanned))
+    turns = count_turns(traced.jaxpr)
+    plan = replace(
+        plan,
+        batch=_plan_data(call, traced, matched, settings, scanned),
+        num_micro_batches=_most_turns(plan, [turns[i] for i in layout.state_flat]),
+    )
     step = TracedStep(
         jaxpr=rebuild(
             traced.jaxpr,
@@ -122,6 +127,15 @@ def _plan(
         notes.append("static: " + ", ".join(f"{k}={v!r}" for k, v in call.statics))
     named_args = [(call.names[i], traced.args[i]) for i in matched.args]
     return plan_for_state(named_args, facts, settings, notes=tuple(notes))
+
+
+def _most_turns(plan: Plan, turns: Sequence[int]) -> int:
+    """Returns how often a step uses most elements of its parameters, 1 at least."""
+    elems: dict[int, int] = {}
+    for leaf, num in zip(plan.state, turns, strict=True):
+        if leaf.role == "parameter":
+            elems[num] = elems.get(num, 0) + leaf.size_elems
+    return max(1, max(elems, key=elems.__getitem__, default=1))
 
 
 def _plan_data(

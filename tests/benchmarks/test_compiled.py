@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -20,7 +19,6 @@ from benchmarks.compiled import (
 )
 from jzero.audit.facts import CollectiveFacts
 from jzero.audit.memory import MemoryFacts
-from jzero.audit.report import StepAudit
 from jzero.audit.shapes import read_shapes
 from tests.gpt_model import batch_shapes, build_gpt, count_params
 from tests.needs import needs_compiler
@@ -49,19 +47,15 @@ def test_cases_name_each_stage_once() -> None:
 
 def figures(**changes: Any) -> Figures:
     """Figures of a step that misses nothing."""
-    audit = StepAudit(
-        name="step",
-        num_devices=8,
-        memory=MemoryFacts(
+    settings: dict[str, Any] = {
+        "num_devices": 8,
+        "memory": MemoryFacts(
             argument_bytes=10**9,
             output_bytes=10**9,
             alias_bytes=10**9,
             temp_bytes=10**9,
         ),
-        collectives=(reduced("bf16[1000,1000]"),),
-    )
-    settings: dict[str, Any] = {
-        "audit": audit,
+        "collectives": (reduced("bf16[1000,1000]"),),
         "num_params": 10**6,
         "formula_bytes": 10**9,
         "norm_elems": 20_000,
@@ -96,7 +90,7 @@ def reduced(text: str, kind: Any = "reduce-scatter", runs: int = 2) -> Collectiv
 
 
 def sends(*facts: CollectiveFacts) -> Figures:
-    return figures(audit=dataclasses.replace(figures().audit, collectives=facts))
+    return figures(collectives=facts)
 
 
 FITS = Limits(peak_mb=2000, units=1.0, seconds=3)
@@ -164,4 +158,4 @@ def test_jzero_holds_what_the_formula_says() -> None:
     small = Case(pod="h100:1x8", num_layers=1, width=128, num_tokens=64)
     found = compile_case(small, 3)
     assert "resident" not in misses(found, 3, Limits(), 2**14)
-    assert found.audit.num_devices == 8
+    assert found.num_devices == 8

@@ -15,7 +15,12 @@ from jzero.plan.plan import Plan
 BIG, SMALL = 128 * 64, 100
 
 
-def plan_of(stage: int, axes: dict[str, int] | None = None, **settings: Any) -> Plan:
+def plan_of(
+    stage: int,
+    axes: dict[str, int] | None = None,
+    num_micro_batches: int = 1,
+    **settings: Any,
+) -> Plan:
     axes = axes or {"data": 8}
     shape = tuple(axes.values())
     devices = np.array(jax.devices()[: np.prod(shape)]).reshape(shape)
@@ -23,10 +28,19 @@ def plan_of(stage: int, axes: dict[str, int] | None = None, **settings: Any) -> 
     config = jzero.ZeroConfig(persistence_threshold=1000, **settings)
 
     def train_step(params: dict[str, jax.Array], x: jax.Array):
-        def loss_fn(p: dict[str, jax.Array]) -> jax.Array:
+        def loss_fn(p: dict[str, jax.Array], x: jax.Array) -> jax.Array:
             return (x @ p["big"]).sum() + p["small"].sum()
 
-        loss, grads = jax.value_and_grad(loss_fn)(params)
+        def add(total: Any, x: jax.Array) -> tuple[Any, None]:
+            found = jax.value_and_grad(loss_fn)(params, x)
+            return jax.tree.map(jnp.add, total, found), None
+
+        if num_micro_batches == 1:
+            loss, grads = jax.value_and_grad(loss_fn)(params, x)
+        else:
+            zeros = jnp.zeros(()), jax.tree.map(jnp.zeros_like, params)
+            xs = x.reshape(num_micro_batches, -1, 128)
+            (loss, grads), _ = jax.lax.scan(add, zeros, xs)
         return jax.tree.map(lambda p, g: p - g, params, grads), loss
 
     step = jzero.shard_train_step(train_step, stage=stage, mesh=mesh, config=config)
@@ -81,3 +95,16 @@ def test_replicas_of_the_shards_sum_them_up() -> None:
 def test_parameters_kept_whole_move_two_rings() -> None:
     traffic = plan_traffic(plan_of(2, replicate_params=True), elem_bytes=2)
     assert traffic.moved_bytes == 2 * RING + REST
+
+
+@pytest.mark.parametrize(("stage", "gathered"), [(0, 0), (1, RING), (3, 8 * RING)])
+def test_micro_batches_reduce_and_gather_each_for_itself(
+    stage: int, gathered: int
+) -> None:
+    plan = plan_of(stage, num_micro_batches=4)
+    assert plan.num_micro_batches == 4
+    assert "micro-batches: 4" in str(plan)
+    traffic = plan_traffic(plan, elem_bytes=2)
+    assert traffic.all_gather_bytes == gathered
+    assert traffic.reduce_scatter_bytes == (4 * RING if stage else 0)
+    assert traffic.all_reduce_bytes == 4 * (REST + (0 if stage else 2 * RING))

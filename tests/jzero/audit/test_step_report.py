@@ -18,7 +18,7 @@ from tests.needs import needs_compiler
 from tests.report_records import make_record
 
 THRESHOLD = 2**14
-PODS = {8: "h100:1x8", 64: "h100:8x8"}
+PODS = {8: "h100:1x8", 64: "h100:8x8", 1024: "h100:128x8"}
 
 
 def local_elems(leaf: Any, num_devices: int, is_split: bool) -> int:
@@ -49,9 +49,8 @@ def sent_by_hand(params: Any, stage: int, num_devices: int) -> float:
 
 @needs_compiler
 @pytest.mark.parametrize("stage", range(4))
-@pytest.mark.parametrize(
-    ("num_devices", "is_scanned"), [(8, False), (8, True), (64, True)]
-)
+@pytest.mark.parametrize("is_scanned", [False, True])
+@pytest.mark.parametrize("num_devices", PODS)
 def test_a_gpt_holds_and_sends_what_is_counted_by_hand(
     is_scanned: bool, stage: int, num_devices: int
 ) -> None:

@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from jzero.config import ZeroConfig
-from jzero.fit.job import JobError, load_job, plan_job, try_job
+from jzero.fit.job import JobError, load_job, load_variants, plan_job, try_job
 from jzero.runtime.mesh import default_mesh
 
 GOOD = """
@@ -27,6 +27,15 @@ def build(width=64, lr=0.1):
         return {"w": jax.random.normal(key, (width, width))}, {"n": jnp.zeros((8,))}
     batch = (jnp.zeros((4, width)), 0.5)
     return step, create, (jax.random.key(0),), batch
+
+def deep(width=64, remat=False):
+    step, create, args, batch = build(width)
+    def checked(params, opt, x, rate):
+        return (jax.checkpoint(step) if remat else step)(params, opt, x, rate)
+    return checked, create, args, batch
+
+def named(remat="full"):
+    return build()
 
 def wrong():
     return 1, 2
@@ -71,13 +80,36 @@ def test_a_module_can_be_named() -> None:
     assert job.num_rows == 1
 
 
+def test_a_job_with_and_without_remat(file: str) -> None:
+    jobs = load_variants(f"{file}:deep", {"width": 128})
+    assert [job.remat for job in jobs] == [False, True]
+    args = jobs[0].arguments(1)
+    programs = [str(jax.make_jaxpr(job.step_fn)(*args)) for job in jobs]
+    assert ["checkpoint" in text for text in programs] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("build", {}), ("named", {}), ("deep", {"remat": True})],
+)
+def test_jobs_that_have_no_choice_of_remat(
+    file: str, name: str, settings: dict[str, Any]
+) -> None:
+    (job,) = load_variants(f"{file}:{name}", settings)
+    assert job.remat is None
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "text"),
     (
         ("wrong", {}, "returned 2 values"),
         ("half", {}, "step_fn is not callable, create_state is not callable"),
         ("empty", {}, "the batch has no array"),
-        ("other", {}, "has no function 'other'; it has build, empty, half, wrong"),
+        (
+            "other",
+            {},
+            "has no function 'other'; it has build, deep, empty, half",
+        ),
         ("build", {"wide": 3}, "takes no setting 'wide'.*its settings are width, lr"),
     ),
 )

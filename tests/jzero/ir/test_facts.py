@@ -9,7 +9,12 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jzero.ir.facts import constrained_outputs, scanned_inputs, stacked_outputs
+from jzero.ir.facts import (
+    constrained_outputs,
+    count_turns,
+    scanned_inputs,
+    stacked_outputs,
+)
 from tests.jzero.ir.jaxprs import trace
 from tests.jzero.passes.steps import line_mesh
 
@@ -53,6 +58,25 @@ def test_the_gradient_of_a_scanned_model_scans_its_layers() -> None:
         return ws - jax.grad(loss)(ws)
 
     assert scanned_inputs(trace(run, (3, 4), (4,))) == (True, False)
+
+
+def test_turns_of_loops_that_use_an_input_whole_multiply() -> None:
+    def run(w: jax.Array, ws: jax.Array, b: jax.Array, xs: jax.Array) -> Any:
+        def loss(w: jax.Array, ws: jax.Array, x: jax.Array) -> jax.Array:
+            return jax.lax.scan(lambda x, v: (jnp.tanh(x @ v), None), x @ w, ws)[0]
+
+        def add(total: Any, x: jax.Array) -> tuple[Any, None]:
+            both = jax.grad(lambda *p: loss(*p, x).sum(), argnums=(0, 1))(w, ws)
+            return jax.tree.map(jnp.add, total, both), None
+
+        half = w.astype(jnp.bfloat16)
+        zeros = jax.tree.map(jnp.zeros_like, (w, ws))
+        (dw, dws), _ = jax.jit(lambda xs: jax.lax.scan(add, zeros, xs))(xs)
+        return w - dw, ws - dws, b * 2, half @ half
+
+    # Five micro-batches; the three layers of ws are used one by one.
+    turns = count_turns(trace(run, (4, 4), (3, 4, 4), (4,), (5, 2, 4)))
+    assert turns == (5, 5, 0, 1)
 
 
 def test_what_a_scan_stacks_is_stacked() -> None:

@@ -47,10 +47,12 @@ def report_of(
     return step.compile(program.state, program.batch).report()
 
 
-def small_gpt(is_scanned: bool = False, num_micro_batches: int = 1) -> GPTStep:
+def small_gpt(
+    is_scanned: bool = False, num_micro_batches: int = 1, width: int = 256
+) -> GPTStep:
     return build_gpt(
         vocab=1024,
-        width=256,
+        width=width,
         num_layers=2,
         is_scanned=is_scanned,
         num_micro_batches=num_micro_batches,
@@ -60,8 +62,8 @@ def small_gpt(is_scanned: bool = False, num_micro_batches: int = 1) -> GPTStep:
 def gpt_program(
     num_devices: int, is_scanned: bool, num_micro_batches: int = 1
 ) -> Program:
-    """Two sequences for each device and micro-batch."""
-    gpt = small_gpt(is_scanned, num_micro_batches)
+    """Two sequences for each device and micro-batch; every matrix divides."""
+    gpt = small_gpt(is_scanned, num_micro_batches, max(256, num_devices))
     rows = 2 * num_devices * num_micro_batches
     return Program(
         step=gpt.step, state=gpt.state_shapes(), batch=batch_shapes(rows, NUM_TOKENS)

@@ -128,7 +128,13 @@ def test_a_gpt_on_cpus_is_clean(stage: int, is_scanned: bool) -> None:
     [("cpu", 1), ("cpu", 3), pytest.param("gpu", 2, marks=needs_compiler)],
 )
 def test_accumulation_in_a_scan_is_clean(platform: Platform, stage: int) -> None:
-    check_clean(compile_gpt(stage, platform, True, num_micro_batches=2))
+    report = compile_gpt(stage, platform, True, num_micro_batches=2)
+    check_clean(report)
+    assert report.plan.num_micro_batches == 2
+    if platform == "gpu":
+        # The formula counts each micro-batch.
+        expected = report.traffic.moved_bytes
+        assert report.moved_bytes == pytest.approx(expected, rel=0.02)
 
 
 @pytest.mark.parametrize("platform", ON_BOTH)

@@ -1,0 +1,1 @@
+"""What sharding annotations alone come to, beside jzero: `python -m` this package."""
