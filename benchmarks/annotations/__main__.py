@@ -62,8 +62,8 @@ class Model:
 
 MODELS = {
     "unrolled": Model(
-        title="12 blocks of width 1024, unrolled",
-        case=Case(pod="", num_layers=12, width=1024),
+        title="4 blocks of width 1024, unrolled",
+        case=Case(pod="", num_layers=4, width=1024),
         num_devices=(8, 64),
     ),
     "scanned": Model(

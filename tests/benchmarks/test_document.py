@@ -41,7 +41,7 @@ def test_tables_are_markdown() -> None:
 
 def test_the_committed_document_has_the_parts_that_commands_write() -> None:
     document = (ROOT / "docs" / "benchmarks.md").read_text()
-    for name in ("annotations", "peers"):
+    for name in ("annotations", "formula", "peers"):
         begin, end = markers(name)
         made = document.split(begin)[1].split(end)[0]
         assert made.count("\n|") > 10, name

@@ -1,4 +1,4 @@
-"""Reports of compiled steps against counts that are made here, by other means."""
+"""Records of compiled steps. What they count: tests/benchmarks/test_formula.py."""
 
 from __future__ import annotations
 
@@ -6,80 +6,10 @@ import functools
 import json
 from typing import Any
 
-import jax
-import pytest
-
-import jzero
 from benchmarks.findings import PLANTED, compile_planted
-from jzero.audit.pods import pod_mesh
 from jzero.audit.step_report import StepReport
-from tests.jzero.audit.findings.clean_programs import compile_gpt, gpt_program
-from tests.needs import needs_compiler
+from tests.jzero.audit.findings.clean_programs import compile_gpt
 from tests.report_records import make_record
-
-THRESHOLD = 2**14
-PODS = {8: "h100:1x8", 64: "h100:8x8", 1024: "h100:128x8"}
-
-
-def local_elems(leaf: Any, num_devices: int, is_split: bool) -> int:
-    """Elements on one device; what does not divide, or is small, stays whole."""
-    divides = any(length % num_devices == 0 for length in leaf.shape)
-    if is_split and divides and leaf.size >= THRESHOLD:
-        return leaf.size // num_devices
-    return leaf.size
-
-
-def sent_by_hand(params: Any, stage: int, num_devices: int) -> float:
-    """Bytes that one device sends, in bfloat16.
-
-    At stage 3 the blocks are gathered twice, forward and backward. The embedding is
-    looked up, which needs no weight backward, and backward begins with the head while
-    it is still there: these two are gathered once.
-    """
-    rows = jax.tree_util.tree_leaves_with_path(params)
-    units = 0.0
-    for path, leaf in rows:
-        name = jax.tree_util.keystr(path)
-        is_block = "lock" in name or "layers" in name
-        is_whole = local_elems(leaf, num_devices, True) == leaf.size
-        num_gathers = 2 if stage == 3 and is_block and not is_whole else 1
-        units += leaf.size * (num_gathers + 1)
-    return units * 2 * (num_devices - 1) / num_devices
-
-
-@needs_compiler
-@pytest.mark.parametrize("stage", range(4))
-@pytest.mark.parametrize("is_scanned", [False, True])
-@pytest.mark.parametrize("num_devices", PODS)
-def test_a_gpt_holds_and_sends_what_is_counted_by_hand(
-    is_scanned: bool, stage: int, num_devices: int
-) -> None:
-    program = gpt_program(num_devices, is_scanned)
-    config = jzero.ZeroConfig(on_finding="raise")
-    step = jzero.shard_train_step(
-        program.step, stage=stage, mesh=pod_mesh(PODS[num_devices]), config=config
-    )
-    report = step.compile(program.state, program.batch).report()
-    params = program.state.params
-    counted = sum(
-        4 * local_elems(leaf, num_devices, stage > 0)
-        for leaf in jax.tree.leaves(params)
-    )
-    rows = {row.role: row for row in report.resident}
-    assert rows["parameter"].compiled_bytes == pytest.approx(counted, rel=0.01)
-    assert rows["optimizer"].compiled_bytes == pytest.approx(2 * counted, rel=0.01)
-    assert rows["data"].compiled_bytes == 2 * (2 * 128 * 4)
-    for row in rows.values():
-        assert row.planned_bytes == pytest.approx(row.compiled_bytes, rel=0.01)
-    resident = sum(row.compiled_bytes for row in rows.values())
-    assert report.memory.argument_bytes == pytest.approx(resident, rel=0.01)
-    by_hand = sent_by_hand(params, stage, num_devices)
-    assert report.moved_bytes == pytest.approx(by_hand, rel=0.01)
-    if stage < 3:
-        assert report.traffic.moved_bytes == pytest.approx(by_hand, rel=0.01)
-    assert (report.num_devices, report.platform) == (num_devices, "gpu")
-    assert report.elem_bytes == 2
-    assert report.findings == ()
 
 
 @functools.cache

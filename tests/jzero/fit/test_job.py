@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -84,8 +85,10 @@ def test_a_job_with_and_without_remat(file: str) -> None:
     jobs = load_variants(f"{file}:deep", {"width": 128})
     assert [job.remat for job in jobs] == [False, True]
     args = jobs[0].arguments(1)
+    # JAX 0.10 and 0.12 call the primitive by different names.
     programs = [str(jax.make_jaxpr(job.step_fn)(*args)) for job in jobs]
-    assert ["checkpoint" in text for text in programs] == [False, True]
+    found = [bool(re.search("checkpoint|remat", text)) for text in programs]
+    assert found == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -47,12 +47,10 @@ def report_of(
     return step.compile(program.state, program.batch).report()
 
 
-def small_gpt(
-    is_scanned: bool = False, num_micro_batches: int = 1, width: int = 256
-) -> GPTStep:
+def small_gpt(is_scanned: bool = False, num_micro_batches: int = 1) -> GPTStep:
     return build_gpt(
         vocab=1024,
-        width=width,
+        width=256,
         num_layers=2,
         is_scanned=is_scanned,
         num_micro_batches=num_micro_batches,
@@ -62,8 +60,8 @@ def small_gpt(
 def gpt_program(
     num_devices: int, is_scanned: bool, num_micro_batches: int = 1
 ) -> Program:
-    """Two sequences for each device and micro-batch; every matrix divides."""
-    gpt = small_gpt(is_scanned, num_micro_batches, max(256, num_devices))
+    """Two sequences for each device and micro-batch."""
+    gpt = small_gpt(is_scanned, num_micro_batches)
     rows = 2 * num_devices * num_micro_batches
     return Program(
         step=gpt.step, state=gpt.state_shapes(), batch=batch_shapes(rows, NUM_TOKENS)
