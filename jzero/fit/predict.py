@@ -1,18 +1,24 @@
 """What a step will need of a device's memory, before it is compiled.
 
-Lives here: `least_bytes`, which a plan alone tells, and `predict_bytes`, which takes
-what compiled steps needed beyond that to one that was not compiled. May import: `job`,
-plan. Read next: `search.py`, which compiles nothing that cannot fit.
+Lives here: `least_bytes`, which a plan alone tells, `predict_bytes`, which takes what
+compiled steps needed beyond that to one that was not compiled, and `pick_whole`, which
+asks plans what larger persistence thresholds would save. May import: `job`, the
+formula, plan. Read next: `search.py`, which compiles nothing that cannot fit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from jzero.audit.formula import plan_traffic
+from jzero.config import ZeroConfig
 from jzero.fit.job import Trial
 from jzero.plan.plan import Plan
 
-__all__ = ["beyond_bytes", "least_bytes", "predict_bytes"]
+__all__ = ["beyond_bytes", "least_bytes", "pick_whole", "predict_bytes"]
+
+# A threshold must save this part of the bytes that a step sends.
+_WORTHWHILE = 0.005
 
 
 def least_bytes(plan: Plan) -> int:
@@ -62,3 +68,29 @@ def predict_bytes(
             )
             found.append(max(0, beyond_bytes(trial) - windows_bytes))
     return least_bytes(plan) + max(found) if found else None
+
+
+def pick_whole(
+    trial: Trial, plans: Iterable[Plan], *, limit_bytes: int
+) -> ZeroConfig | None:
+    """Picks the plan that sends least, of those that keep more leaves whole.
+
+    Args:
+        trial: A compiled step.
+        plans: The same step's with other persistence thresholds.
+        limit_bytes: What a device has.
+
+    Returns:
+        The settings of the one that by the formula sends least and, by what its plan
+        holds more than the trial's, still fits; None if none saves anything to
+        speak of.
+    """
+    plan = trial.compiled.plan
+    least_moved = (1 - _WORTHWHILE) * plan_traffic(plan, elem_bytes=2).moved_bytes
+    picked: ZeroConfig | None = None
+    for other in plans:
+        moved = plan_traffic(other, elem_bytes=2).moved_bytes
+        predicted = trial.peak_bytes + least_bytes(other) - least_bytes(plan)
+        if moved < least_moved and predicted <= limit_bytes:
+            least_moved, picked = moved, other.config
+    return picked

@@ -14,10 +14,14 @@ from dataclasses import dataclass, field, replace
 
 from jax.sharding import Mesh
 
-from jzero.audit.formula import plan_traffic
 from jzero.config import ZeroConfig
 from jzero.fit.job import Job, Trial, plan_job, try_job
-from jzero.fit.predict import beyond_bytes, least_bytes, predict_bytes
+from jzero.fit.predict import (
+    beyond_bytes,
+    least_bytes,
+    pick_whole,
+    predict_bytes,
+)
 from jzero.fit.result import Fit, Skipped
 
 __all__ = ["THRESHOLDS", "fit_job"]
@@ -34,8 +38,6 @@ _TIGHT = {"reduce_window_bytes": 0, "reuse_window_bytes": 0, "prefetch_bytes": 0
 _SLACK = 1.05
 # Times this close are alike: they are estimates.
 _ALIKE = 1.02
-# A threshold must save this part of the bytes that a step sends.
-_WORTHWHILE = 0.005
 
 
 @dataclass(slots=True)
@@ -220,19 +222,21 @@ def _persist(search: _Search, jobs: dict[bool | None, Job]) -> None:
     best = search.best()
     if best is None or search.is_spent or not _is_free(best.config):
         return
-    plan, job = best.compiled.plan, jobs[best.remat]
-    sent = plan_traffic(plan, elem_bytes=2).moved_bytes
-    most = (1 - _WORTHWHILE) * sent
-    chosen: ZeroConfig | None = None
-    for threshold in THRESHOLDS:
-        config = replace(best.config, persistence_threshold=threshold)
-        other = plan_job(job, search.mesh, stage=best.stage, config=config)
-        moved = plan_traffic(other, elem_bytes=2).moved_bytes
-        predicted = best.peak_bytes + least_bytes(other) - least_bytes(plan)
-        if moved < most and predicted <= search.limit_bytes:
-            most, chosen = moved, config
-    if chosen is not None:
-        search.attempt(job, best.stage, best.num_rows, chosen)
+    job = jobs[best.remat]
+    plans = [
+        plan_job(
+            job,
+            search.mesh,
+            stage=best.stage,
+            config=replace(best.config, persistence_threshold=threshold),
+        )
+        for threshold in THRESHOLDS
+    ]
+    picked = pick_whole(best, plans, limit_bytes=search.limit_bytes)
+    if picked is not None:
+        # A plan made for looking on warns of nothing; a user's should.
+        config = replace(picked, on_finding=best.config.on_finding)
+        search.attempt(job, best.stage, best.num_rows, config)
 
 
 def _is_free(config: ZeroConfig) -> bool:

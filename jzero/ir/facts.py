@@ -8,6 +8,7 @@ ir. Read next: `jzero/plan/layout.py`, which uses the facts.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -58,7 +59,7 @@ def count_turns(jaxpr: AnyJaxpr) -> tuple[int, ...]:
     body = inner(jaxpr)
     turns: dict[Var, int] = {}
 
-    def note(atom: object, num: int) -> None:
+    def note(atom: Any, num: int) -> None:
         if is_var(atom):
             turns[atom] = max(turns.get(atom, 0), num)
 

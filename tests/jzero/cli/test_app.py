@@ -1,4 +1,4 @@
-"""The command line, as a person uses it: in a process of its own."""
+"""The command line, as a person uses it; once in a process of its own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from jzero.cli.app import main
+from tests.needs import needs_compiler
 
 SMALL = [
     "benchmarks/llama.py:build",
@@ -32,6 +33,13 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal as wide as the tables."""
+    monkeypatch.setenv("COLUMNS", "140")
+
+
+@needs_compiler
 def test_plan_of_one_stage_with_its_report(tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
     done = run("plan", *SMALL, "--pod", "h100:1x8", "--leaves", "--out", str(out))
@@ -48,22 +56,33 @@ def test_plan_of_one_stage_with_its_report(tmp_path: Path) -> None:
     assert record["num_devices"] == 8 and record["findings"] == []
 
 
-def test_compare_stages_into_a_page(tmp_path: Path) -> None:
+@needs_compiler
+def test_compare_stages_into_a_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wide: None
+) -> None:
     out = tmp_path / "plan.html"
-    done = run("plan", *SMALL, "--pod", "h100:1x8", "--compare", "--out", str(out))
-    assert done.returncode == 0, done.stderr
-    rows = [line.split() for line in done.stdout.splitlines() if "h100:1x8" in line]
+    arguments = ("plan", *SMALL, "--pod", "h100:1x8", "--compare", "--out", str(out))
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert not stopped.value.code
+    printed = capsys.readouterr().out
+    rows = [line.split() for line in printed.splitlines() if "h100:1x8" in line]
     assert [row[1] for row in rows] == ["0", "1", "2", "3"]
     assert out.read_text().startswith("<!")
 
 
-def test_fit_prints_the_line_of_python() -> None:
-    done = run(
-        "fit", *SMALL, "--pod", "h100:1x8", "--hbm", "40MB", "--max-compiles", "6"
-    )
-    assert done.returncode == 0, done.stderr
-    assert "jzero.shard_train_step(step_fn, stage=" in done.stdout
-    assert "<-" in done.stdout
+@needs_compiler
+def test_fit_prints_the_line_of_python(
+    capsys: pytest.CaptureFixture[str], wide: None
+) -> None:
+    limits = ("--hbm", "40MB", "--max-compiles", "4")
+    with pytest.raises(SystemExit) as stopped:
+        main(("fit", *SMALL, "--pod", "h100:1x8", *limits))
+    assert not stopped.value.code
+    printed = capsys.readouterr().out
+    assert "jzero.shard_train_step(step_fn, stage=" in printed
+    assert "# step_fn from build(remat=" in printed
+    assert "<-" in printed
 
 
 def test_fit_says_by_how_much_it_misses(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import jax
-import pytest
 
 from jzero.fit.job import try_job
-from jzero.fit.predict import beyond_bytes, least_bytes, predict_bytes
+from jzero.fit.predict import (
+    beyond_bytes,
+    least_bytes,
+    pick_whole,
+    predict_bytes,
+)
 from jzero.runtime.mesh import default_mesh
 from tests.jzero.fit.trials import plan_of, small, trial_of
 
@@ -43,10 +47,25 @@ def test_steps_that_are_not_alike_tell_nothing() -> None:
         )
 
 
-@pytest.mark.parametrize("stage", [0, 2])
-def test_a_prediction_is_not_above_what_the_compiler_needs(stage: int) -> None:
+def test_a_prediction_is_not_above_what_the_compiler_needs() -> None:
     mesh = default_mesh("data")
-    last, trial = (try_job(small(), mesh, stage=s, num_rows=16) for s in (3, stage))
-    predicted = predict_bytes([last], plan_of(stage), num_rows=16, remat=None)
+    last, trial = (try_job(small(), mesh, stage=s, num_rows=16) for s in (3, 2))
+    predicted = predict_bytes([last], plan_of(2), num_rows=16, remat=None)
     assert predicted is not None
-    assert least_bytes(plan_of(stage)) <= predicted <= 1.05 * trial.peak_bytes
+    assert least_bytes(plan_of(2)) <= predicted <= 1.05 * trial.peak_bytes
+
+
+def test_leaves_are_kept_whole_where_that_saves_bytes_and_fits() -> None:
+    limits = {"limit_bytes": 10**9}
+    # All leaves are smaller than the larger ones; whole ones are sent once less.
+    plans = [plan_of(3, persistence_threshold=n) for n in (0, 50_000, 100_000)]
+    trial = trial_of(3, 10**7)
+    picked = pick_whole(trial, plans, **limits)
+    assert picked is not None and picked.persistence_threshold == 100_000
+    more = least_bytes(plans[1]) - least_bytes(plan_of(3))
+    picked = pick_whole(trial, plans, limit_bytes=10**7 + more)
+    assert picked is not None and picked.persistence_threshold == 50_000
+    assert pick_whole(trial, plans, limit_bytes=10**7 + more - 1) is None
+    # Where parameters are gathered once, nothing is saved.
+    others = [plan_of(2, persistence_threshold=n) for n in (0, 50_000, 100_000)]
+    assert pick_whole(trial_of(2, 10**7), others, **limits) is None

@@ -6,6 +6,7 @@ gathers are above the size below which findings look away.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -68,6 +69,7 @@ def gpt_program(
     )
 
 
+@functools.cache
 def compile_gpt(
     stage: int, platform: Platform, is_scanned: bool, num_micro_batches: int = 1
 ) -> StepReport:

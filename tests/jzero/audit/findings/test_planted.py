@@ -117,15 +117,17 @@ def check_clean(report: StepReport) -> None:
     assert report.moved_bytes > 2**20
 
 
-@pytest.mark.parametrize("stage", range(4))
-@pytest.mark.parametrize("is_scanned", [False, True], ids=["unrolled", "scanned"])
+# For GPUs, tests/benchmarks/test_formula.py compiles it at every stage both ways.
+@pytest.mark.parametrize(
+    ("stage", "is_scanned"), [(0, True), (1, False), (2, True), (3, False), (3, True)]
+)
 def test_a_gpt_on_cpus_is_clean(stage: int, is_scanned: bool) -> None:
     check_clean(compile_gpt(stage, "cpu", is_scanned))
 
 
 @pytest.mark.parametrize(
     ("platform", "stage"),
-    [("cpu", 1), ("cpu", 3), pytest.param("gpu", 2, marks=needs_compiler)],
+    [("cpu", 3), pytest.param("gpu", 2, marks=needs_compiler)],
 )
 def test_accumulation_in_a_scan_is_clean(platform: Platform, stage: int) -> None:
     report = compile_gpt(stage, platform, True, num_micro_batches=2)
@@ -137,8 +139,10 @@ def test_accumulation_in_a_scan_is_clean(platform: Platform, stage: int) -> None
         assert report.moved_bytes == pytest.approx(expected, rel=0.02)
 
 
-@pytest.mark.parametrize("platform", ON_BOTH)
-@pytest.mark.parametrize("stage", [1, 3])
+@pytest.mark.parametrize(
+    ("platform", "stage"),
+    [pytest.param("gpu", 3, marks=needs_compiler), ("cpu", 1), ("cpu", 3)],
+)
 @pytest.mark.parametrize("name", CLEAN)
 def test_other_models_are_clean(name: str, stage: int, platform: Platform) -> None:
     check_clean(report_of(CLEAN[name](), stage, platform))
