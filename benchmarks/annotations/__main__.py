@@ -2,19 +2,22 @@
 
     python -m benchmarks.annotations                     # all, into docs/benchmarks.md
     python -m benchmarks.annotations --model unrolled    # some, into the terminal only
+    python -m benchmarks.annotations --reuse             # what is missing in out/
 
 The same GPT twice at every stage: edited by hand with sharding constraints
 (`careful.py`), and as it is under jzero. Nothing runs: memory and collectives are the
-compiler's, for GPUs that are not there.
+compiler's, for GPUs that are not there. Every row is kept in `out/annotations`, so
+that a run can go on where another was interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -23,12 +26,25 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.cases import Case
-from benchmarks.compiled import Figures, compile_case
+from benchmarks.compiled import Figures, Way, compile_case
 from benchmarks.document import markdown_table, write_part
 
-__all__ = ["MODELS", "Compared", "Model", "compare", "main", "render"]
+__all__ = [
+    "MODELS",
+    "WAYS",
+    "Compared",
+    "Made",
+    "Model",
+    "load",
+    "main",
+    "render",
+    "save",
+    "summarize",
+]
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = ROOT / "docs" / "benchmarks.md"
+FOLDER = ROOT / "out" / "annotations"
 PART = "annotations"
 HEADER = (
     "devices",
@@ -40,6 +56,7 @@ HEADER = (
     "peak",
     "moved",
 )
+WAYS: tuple[Way, ...] = ("careful", "jzero")
 _PODS = {8: "h100:1x8", 64: "h100:8x8", 1024: "h100:128x8"}
 
 
@@ -87,31 +104,76 @@ MODELS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """What one device holds and sends in one step, made one way.
+
+    Attributes:
+        resident_bytes: At rest.
+        peak_bytes: What it must have.
+        moved_units: Sent, in bfloat16 all-reduces of all gradients.
+    """
+
+    resident_bytes: int
+    peak_bytes: int
+    moved_units: float
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """At rest, peak, moved."""
+        return (
+            f"{self.resident_bytes / 1e6:.0f}",
+            f"{self.peak_bytes / 1e6:.0f}",
+            f"{self.moved_units:.2f}",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
     """One model at one stage on so many devices, made both ways."""
 
+    num_devices: int
     stage: int
-    careful: Figures
-    jzero: Figures
+    num_params: int
+    careful: Made
+    jzero: Made
 
     @property
     def cells(self) -> tuple[str, ...]:
         """In the order of `HEADER`."""
-        return (
-            str(self.jzero.num_devices),
-            str(self.stage),
-            *_cells(self.careful),
-            *_cells(self.jzero),
+        first = (str(self.num_devices), str(self.stage))
+        return (*first, *self.careful.cells, *self.jzero.cells)
+
+
+def summarize(careful: Figures, jzero: Figures, stage: int) -> Compared:
+    """Keeps what the table shows."""
+    made = [
+        Made(
+            resident_bytes=figures.memory.argument_bytes,
+            peak_bytes=figures.memory.device_peak_bytes,
+            moved_units=figures.units,
         )
-
-
-def compare(case: Case, stage: int, *, vocab: int = 32_000) -> Compared:
-    """Compiles a case at a stage both ways."""
+        for figures in (careful, jzero)
+    ]
     return Compared(
+        num_devices=jzero.num_devices,
         stage=stage,
-        careful=compile_case(case, stage, way="careful", vocab=vocab),
-        jzero=compile_case(case, stage, vocab=vocab),
+        num_params=jzero.num_params,
+        careful=made[0],
+        jzero=made[1],
     )
+
+
+def save(path: Path, compared: Compared) -> None:
+    """Writes a row as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(asdict(compared)))
+
+
+def load(path: Path) -> Compared:
+    """Reads what `save` wrote."""
+    record = json.loads(path.read_text())
+    ways = {way: Made(**record.pop(way)) for way in ("careful", "jzero")}
+    return Compared(**record, **ways)
 
 
 def render(rows: dict[str, Sequence[Compared]], today: datetime.date) -> str:
@@ -124,7 +186,7 @@ def render(rows: dict[str, Sequence[Compared]], today: datetime.date) -> str:
     versions = ", ".join(f"{name} {version(name)}" for name in ("jax", "flax"))
     parts = [f"{today.isoformat()}, {versions}. Compiled for H100s; nothing ran."]
     for name, compared in rows.items():
-        num_params = compared[0].jzero.num_params
+        num_params = compared[0].num_params
         size = f"{num_params / 1e6:.0f} M"
         if num_params > 1e11:
             size = f"{num_params / 1e12:.2f} T"
@@ -142,6 +204,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", action="append", choices=list(MODELS))
     parser.add_argument("--devices", action="append", type=int, choices=list(_PODS))
     parser.add_argument("--stage", action="append", type=int, choices=range(4))
+    parser.add_argument(
+        "--reuse", action="store_true", help="take rows from out/ where they are"
+    )
     args = parser.parse_args(arguments)
     # Keeps JAX off GPUs, present or not. It looks at the first use of a device.
     jax.config.update("jax_platforms", "cpu")
@@ -152,7 +217,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for num_devices in args.devices or model.num_devices:
             case = replace(model.case, pod=_PODS[num_devices])
             for stage in args.stage or model.stages:
-                compared = compare(case, stage)
+                path = FOLDER / f"{name}-{num_devices}-{stage}.json"
+                if not (args.reuse and path.exists()):
+                    ways = [compile_case(case, stage, way=way) for way in WAYS]
+                    save(path, summarize(*ways, stage))
+                compared = load(path)
                 rows.setdefault(name, []).append(compared)
                 table.add_row(name, *compared.cells)
                 print(name, *compared.cells, sep="  ", file=sys.stderr, flush=True)
@@ -160,15 +229,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not (args.model or args.devices or args.stage):
         write_part(DOCUMENT, PART, render(rows, datetime.date.today()))
         print(f"wrote {DOCUMENT.name}")
-
-
-def _cells(figures: Figures) -> tuple[str, ...]:
-    memory = figures.memory
-    return (
-        f"{memory.argument_bytes / 1e6:.0f}",
-        f"{memory.device_peak_bytes / 1e6:.0f}",
-        f"{figures.units:.2f}",
-    )
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import math
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,14 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh
 
-from benchmarks.annotations.__main__ import MODELS, compare, render
+from benchmarks.annotations.__main__ import (
+    MODELS,
+    WAYS,
+    load,
+    render,
+    save,
+    summarize,
+)
 from benchmarks.annotations.arguments import place_state
 from benchmarks.annotations.careful import lower_careful
 from benchmarks.cases import Case
@@ -107,19 +115,23 @@ def test_the_annotated_step_has_one_micro_batch() -> None:
 
 
 @needs_compiler
-def test_careful_annotations_beside_jzero() -> None:
-    row = compare(TINY, 3, vocab=VOCAB)
-    for figures in (row.careful, row.jzero):
+def test_careful_annotations_beside_jzero(tmp_path: Path) -> None:
+    careful, made = (compile_case(TINY, 3, way=way, vocab=VOCAB) for way in WAYS)
+    for figures in (careful, made):
         gathers = find_collectives(
             figures.collectives, kind="all-gather", dtype="f32", min_elems=2**14
         )
         assert not gathers
         assert 1.0 < figures.units < 1.6
         assert figures.num_devices == 8
+    row = summarize(careful, made, 3)
     # Annotations shard small leaves too.
-    assert row.careful.memory.argument_bytes <= row.jzero.memory.argument_bytes
+    assert row.careful.resident_bytes <= row.jzero.resident_bytes
+    path = tmp_path / "rows" / "row.json"
+    save(path, row)
+    assert load(path) == row
     text = render({"scanned": [row]}, datetime.date(2030, 1, 2))
     assert "2030-01-02" in text and MODELS["scanned"].title in text
-    peak = f"{row.jzero.memory.device_peak_bytes / 1e6:.0f}"
+    peak = f"{made.memory.device_peak_bytes / 1e6:.0f}"
     (line,) = (line for line in text.splitlines() if line.startswith("| 8 | 3 |"))
     assert line.split("|")[7].strip() == peak

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -75,6 +76,23 @@ def test_the_largest_collectives_come_first_with_leaf_and_source() -> None:
     assert "state['params']['w" in table
     assert re.search(r"findings\.py:\d+", table)
     assert "1x8" in table
+
+
+def test_the_text_admits_what_it_cannot_tell() -> None:
+    report = report_of("donation-lost")
+    text = render_report(report)
+    assert "unknown length" not in text and "branch" not in text
+    first, *rest = report.collectives
+    facts = replace(first.facts, is_runs_known=False, is_conditional=True)
+    doubtful = replace(
+        report,
+        collectives=(replace(first, facts=facts), *rest),
+        plan=replace(report.plan, num_micro_batches=4),
+    )
+    text = render_report(doubtful)
+    assert "Marked ?: 1 in loops of unknown length, counted once." in text
+    assert "count as if every branch is taken" in text
+    assert "(formula for 32 bits and 4 micro-batches)" in text
 
 
 def test_findings_stand_with_numbers_and_remedy() -> None:
