@@ -37,7 +37,7 @@ _TIGHT = {"reduce_window_bytes": 0, "reuse_window_bytes": 0, "prefetch_bytes": 0
 # A prediction may be wrong by this much before it rules anything out.
 _SLACK = 1.05
 # Times this close are alike: they are estimates.
-_ALIKE = 1.02
+_ALIKE = 1.05
 
 
 @dataclass(slots=True)
@@ -213,7 +213,9 @@ def _grow_one(search: _Search, job: Job, first: Trial) -> None:
             return
         trial = search.attempt(job, first.stage, rows, first.config)
         tried[rows] = trial
-        slope = (trial.peak_bytes - first.peak_bytes) / (rows - first.num_rows)
+        # Up to a batch that does not fit, the line is that of the last rows.
+        start = first if search.fits(trial) else low
+        slope = (trial.peak_bytes - start.peak_bytes) / (rows - start.num_rows)
         low = trial if search.fits(trial) else low
 
 
