@@ -2,16 +2,19 @@
 
     python -m benchmarks.formula                          # all, into docs/benchmarks.md
     python -m benchmarks.formula --devices 64 --stage 3   # some, into the terminal only
+    python -m benchmarks.formula --reuse                  # what is missing in out/
 
 A small GPT, unrolled and scanned, at every stage for 8, 64 and 1024 GPUs that are not
 there. Nothing runs. Resident bytes and bytes moved are counted here by other means
-than the report's. The tests compile some of these rows again. Read next:
+than the report's. The tests compile some of these rows again. Every row is kept in
+`out/formula`, so that a run can go on where another was interrupted. Read next:
 `jzero/audit/formula.py`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +33,9 @@ from tests.gpt_model import batch_shapes, build_gpt
 
 __all__ = ["PODS", "STAGES", "Row", "count_row", "main", "moved_by_hand", "render"]
 
-DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENT = ROOT / "docs" / "benchmarks.md"
+FOLDER = ROOT / "out" / "formula"
 PART = "formula"
 PODS = {8: "h100:1x8", 64: "h100:8x8", 1024: "h100:128x8"}
 STAGES = (0, 1, 2, 3)
@@ -154,9 +159,19 @@ def count_row(num_devices: int, is_scanned: bool, stage: int) -> Row:
     )
 
 
-def render(rows: Sequence[Row]) -> str:
-    """Writes this part of the document."""
-    return markdown_table(HEADER, [row.cells for row in rows])
+def render(rows: Sequence[Sequence[str]]) -> str:
+    """Writes this part of the document out of the cells of rows."""
+    return markdown_table(HEADER, rows)
+
+
+def _cells(num_devices: int, is_scanned: bool, stage: int, reuse: bool) -> list[str]:
+    blocks = "scanned" if is_scanned else "unrolled"
+    path = FOLDER / f"{num_devices}-{blocks}-{stage}.json"
+    if not (reuse and path.exists()):
+        row = count_row(num_devices, is_scanned, stage)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(row.cells))
+    return json.loads(path.read_text())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -167,16 +182,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--devices", action="append", type=int, choices=list(PODS))
     parser.add_argument("--stage", action="append", type=int, choices=STAGES)
+    parser.add_argument(
+        "--reuse", action="store_true", help="take rows from out/ where they are"
+    )
     args = parser.parse_args(arguments)
     # Keeps JAX off GPUs, present or not. It looks at the first use of a device.
     jax.config.update("jax_platforms", "cpu")
-    table, rows = Table(*HEADER), list[Row]()
+    table, rows = Table(*HEADER), list[list[str]]()
     for num_devices in args.devices or PODS:
         for is_scanned in (False, True):
             for stage in args.stage or STAGES:
-                rows.append(count_row(num_devices, is_scanned, stage))
-                table.add_row(*rows[-1].cells)
-                print(*rows[-1].cells, sep="  ", file=sys.stderr, flush=True)
+                rows.append(_cells(num_devices, is_scanned, stage, args.reuse))
+                table.add_row(*rows[-1])
+                print(*rows[-1], sep="  ", file=sys.stderr, flush=True)
     Console(width=None if sys.stdout.isatty() else 140).print(table)
     if not (args.devices or args.stage):
         write_part(DOCUMENT, PART, render(rows))

@@ -39,7 +39,7 @@ def test_a_gpt_holds_and_sends_what_is_counted_by_hand(
     assert (report.num_devices, report.platform) == (num_devices, "gpu")
     assert report.elem_bytes == 2
     assert report.findings == ()
-    assert row.name in render([row])
+    assert row.name in render([row.cells])
 
 
 def test_all_rows_of_the_document_are_within_a_hundredth() -> None:
