@@ -3,6 +3,7 @@
     python -m benchmarks.formula                          # all, into docs/benchmarks.md
     python -m benchmarks.formula --devices 64 --stage 3   # some, into the terminal only
     python -m benchmarks.formula --reuse                  # what is missing in out/
+    python -m benchmarks.formula --made                   # compiles nothing
 
 A small GPT, unrolled and scanned, at every stage for 8, 64 and 1024 GPUs that are not
 there. Nothing runs. Resident bytes and bytes moved are counted here by other means
@@ -164,14 +165,9 @@ def render(rows: Sequence[Sequence[str]]) -> str:
     return markdown_table(HEADER, rows)
 
 
-def _cells(num_devices: int, is_scanned: bool, stage: int, reuse: bool) -> list[str]:
+def _path(num_devices: int, is_scanned: bool, stage: int) -> Path:
     blocks = "scanned" if is_scanned else "unrolled"
-    path = FOLDER / f"{num_devices}-{blocks}-{stage}.json"
-    if not (reuse and path.exists()):
-        row = count_row(num_devices, is_scanned, stage)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(row.cells))
-    return json.loads(path.read_text())
+    return FOLDER / f"{num_devices}-{blocks}-{stage}.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -185,6 +181,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--reuse", action="store_true", help="take rows from out/ where they are"
     )
+    parser.add_argument(
+        "--made",
+        action="store_true",
+        help="compile nothing: write the rows in out/ into the document",
+    )
     args = parser.parse_args(arguments)
     # Keeps JAX off GPUs, present or not. It looks at the first use of a device.
     jax.config.update("jax_platforms", "cpu")
@@ -192,12 +193,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for num_devices in args.devices or PODS:
         for is_scanned in (False, True):
             for stage in args.stage or STAGES:
-                rows.append(_cells(num_devices, is_scanned, stage, args.reuse))
+                path = _path(num_devices, is_scanned, stage)
+                if args.made and not path.exists():
+                    continue
+                if not ((args.made or args.reuse) and path.exists()):
+                    row = count_row(num_devices, is_scanned, stage)
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_text(json.dumps(row.cells))
+                rows.append(json.loads(path.read_text()))
                 table.add_row(*rows[-1])
                 print(*rows[-1], sep="  ", file=sys.stderr, flush=True)
     Console(width=None if sys.stdout.isatty() else 140).print(table)
     if not (args.devices or args.stage):
-        write_part(DOCUMENT, PART, render(rows))
+        num_rows = 2 * len(PODS) * len(STAGES)
+        text = render(rows)
+        if len(rows) < num_rows:
+            text += f"\n\n{len(rows)} of {num_rows} rows: this run was interrupted."
+        write_part(DOCUMENT, PART, text)
         print(f"wrote {DOCUMENT.name}")
 
 

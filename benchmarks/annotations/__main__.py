@@ -3,6 +3,7 @@
     python -m benchmarks.annotations                     # all, into docs/benchmarks.md
     python -m benchmarks.annotations --model unrolled    # some, into the terminal only
     python -m benchmarks.annotations --reuse             # what is missing in out/
+    python -m benchmarks.annotations --made              # compiles nothing
 
 The same GPT twice at every stage: edited by hand with sharding constraints
 (`careful.py`), and as it is under jzero. Nothing runs: memory and collectives are the
@@ -207,6 +208,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--reuse", action="store_true", help="take rows from out/ where they are"
     )
+    parser.add_argument(
+        "--made",
+        action="store_true",
+        help="compile nothing: write the rows in out/ into the document",
+    )
     args = parser.parse_args(arguments)
     # Keeps JAX off GPUs, present or not. It looks at the first use of a device.
     jax.config.update("jax_platforms", "cpu")
@@ -218,7 +224,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             case = replace(model.case, pod=_PODS[num_devices])
             for stage in args.stage or model.stages:
                 path = FOLDER / f"{name}-{num_devices}-{stage}.json"
-                if not (args.reuse and path.exists()):
+                if args.made and not path.exists():
+                    continue
+                if not ((args.made or args.reuse) and path.exists()):
                     ways = [compile_case(case, stage, way=way) for way in WAYS]
                     save(path, summarize(*ways, stage))
                 compared = load(path)
@@ -227,7 +235,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 print(name, *compared.cells, sep="  ", file=sys.stderr, flush=True)
     Console(width=None if sys.stdout.isatty() else 110).print(table)
     if not (args.model or args.devices or args.stage):
-        write_part(DOCUMENT, PART, render(rows, datetime.date.today()))
+        text = render(rows, datetime.date.today())
+        num_rows = sum(len(m.num_devices) * len(m.stages) for m in MODELS.values())
+        num_made = sum(map(len, rows.values()))
+        if num_made < num_rows:
+            text += f"\n\n{num_made} of {num_rows} rows: this run was interrupted."
+        write_part(DOCUMENT, PART, text)
         print(f"wrote {DOCUMENT.name}")
 
 
