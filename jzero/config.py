@@ -1,7 +1,7 @@
 """`ZeroConfig`: every setting besides the stage and the mesh.
 
 Lives here: the one frozen record of settings and its validation. May import:
-`errors`. Read next: `plan/stages.py`.
+`errors`, `checks`, `offload`. Read next: `plan/stages.py`.
 """
 
 from __future__ import annotations
@@ -9,17 +9,25 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Any, Literal, SupportsIndex, cast
+from typing import Any, Literal, cast
 
+from jzero.checks import (
+    MIB,
+    check_choice,
+    check_count,
+    check_flag,
+    check_texts,
+    parse_bytes,
+    wrong_value,
+)
 from jzero.errors import ConfigError, format_problem
+from jzero.offload import Offload
 
 __all__ = [
     "PASS_NAMES",
     "CompilerOption",
     "ParamsSelector",
     "ZeroConfig",
-    "parse_bytes",
 ]
 
 CompilerOption = bool | int | float | str
@@ -30,18 +38,8 @@ PASS_NAMES: tuple[str, ...] = (
     "reduce_at_birth",
     "window",
     "gather_at_use",
+    "offload",
 )
-
-_MIB = 2**20
-_UNITS: Mapping[str, int] = {
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-}
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -67,6 +65,7 @@ class ZeroConfig:
         params: Which state leaves are parameters, when the structure does not
             say: regular expressions searched in the leaf's path, or a predicate
             of the path.
+        offload: What lives in host memory between and during steps; None for nothing.
         compiler_options: XLA options of the compiled step, as sorted pairs. Given
             as any mapping.
         disable_passes: Names of passes to leave out, for diagnosis.
@@ -91,6 +90,7 @@ class ZeroConfig:
     prefetch_bytes: int
     replicate_params: bool
     params: ParamsSelector | None
+    offload: Offload | None
     compiler_options: tuple[tuple[str, CompilerOption], ...]
     disable_passes: tuple[str, ...]
     on_finding: Literal["ignore", "warn", "raise"]
@@ -103,11 +103,12 @@ class ZeroConfig:
         batch_axis: str | Iterable[str] | None = None,
         persistence_threshold: int = 2**14,
         gather_dtype: Literal["compute", "param"] = "compute",
-        reduce_window_bytes: int | str = 16 * _MIB,
-        reuse_window_bytes: int | str = 32 * _MIB,
-        prefetch_bytes: int | str = 32 * _MIB,
+        reduce_window_bytes: int | str = 16 * MIB,
+        reuse_window_bytes: int | str = 32 * MIB,
+        prefetch_bytes: int | str = 32 * MIB,
         replicate_params: bool = False,
         params: str | Iterable[str] | Callable[[str], bool] | None = None,
+        offload: Offload | None = None,
         compiler_options: Mapping[str, CompilerOption]
         | Iterable[tuple[str, CompilerOption]]
         | None = None,
@@ -119,20 +120,23 @@ class ZeroConfig:
             "batch_axis": None
             if batch_axis is None
             else _axis(batch_axis, "batch_axis"),
-            "persistence_threshold": _count(
+            "persistence_threshold": check_count(
                 persistence_threshold, "persistence_threshold"
             ),
-            "gather_dtype": _choice(gather_dtype, ("compute", "param"), "gather_dtype"),
+            "gather_dtype": check_choice(
+                gather_dtype, ("compute", "param"), "gather_dtype"
+            ),
             "reduce_window_bytes": parse_bytes(
                 reduce_window_bytes, "reduce_window_bytes"
             ),
             "reuse_window_bytes": parse_bytes(reuse_window_bytes, "reuse_window_bytes"),
             "prefetch_bytes": parse_bytes(prefetch_bytes, "prefetch_bytes"),
-            "replicate_params": _flag(replicate_params, "replicate_params"),
+            "replicate_params": check_flag(replicate_params, "replicate_params"),
             "params": _selector(params),
+            "offload": _offload(offload),
             "compiler_options": _compiler_options(compiler_options),
             "disable_passes": _pass_names(disable_passes),
-            "on_finding": _choice(
+            "on_finding": check_choice(
                 on_finding, ("ignore", "warn", "raise"), "on_finding"
             ),
         }
@@ -154,78 +158,21 @@ class ZeroConfig:
         return self.batch_axis
 
 
-def parse_bytes(value: object, name: str = "size") -> int:
-    """Returns a size in bytes from an int or a text such as "64MB" or "16MiB".
-
-    Raises:
-        ConfigError: The size is negative, not whole, or not readable.
-
-    Example:
-        >>> parse_bytes("1.5MiB")
-        1572864
-    """
-    if isinstance(value, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", value.lower())
-        unit_bytes = None if match is None else _UNITS.get(match[2] or "b")
-        if match is None or unit_bytes is None:
-            raise _wrong(name, value, 'an int, or a text such as "64MB" or "16MiB"')
-        num_bytes = Fraction(match[1]) * unit_bytes
-        if num_bytes.denominator != 1:
-            raise _wrong(name, value, "a whole number of bytes")
-        return int(num_bytes)
-    return _count(value, name)
-
-
-def _wrong(name: str, value: object, wanted: str) -> ConfigError:
-    return ConfigError(
-        format_problem(
-            f"ZeroConfig({name}={value!r}) is not valid.", (), f"pass {wanted}."
-        )
-    )
-
-
-def _texts(value: object, name: str, wanted: str) -> tuple[str, ...]:
-    """Returns one text or several as a tuple."""
-    if isinstance(value, str):
-        return (value,)
-    if not isinstance(value, Iterable):
-        raise _wrong(name, value, wanted)
-    texts: list[str] = []
-    for entry in cast(Iterable[object], value):
-        if not isinstance(entry, str):
-            raise _wrong(name, cast(object, value), wanted)
-        texts.append(entry)
-    return tuple(texts)
-
-
-def _count(value: object, name: str) -> int:
-    wanted = "a whole number, 0 or more"
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise _wrong(name, value, wanted)
-    number = value.__index__()
-    if number < 0:
-        raise _wrong(name, value, wanted)
-    return number
-
-
-def _flag(value: object, name: str) -> bool:
-    if not isinstance(value, bool):
-        raise _wrong(name, value, "True or False")
-    return value
-
-
-def _choice(value: object, choices: tuple[str, ...], name: str) -> str:
-    if not isinstance(value, str) or value not in choices:
-        raise _wrong(name, value, f"one of {', '.join(map(repr, choices))}")
-    return value
-
-
 def _axis(value: object, name: str) -> str | tuple[str, ...]:
     wanted = "the name of a mesh axis, or several different names"
-    names = _texts(value, name, wanted)
+    names = check_texts(value, name, wanted)
     if not names or not all(names) or len(set(names)) != len(names):
-        raise _wrong(name, value, wanted)
+        raise wrong_value(name, value, wanted)
     return names[0] if len(names) == 1 else names
+
+
+def _offload(value: object) -> Offload | None:
+    if value is not None and not isinstance(value, Offload):
+        raise wrong_value(
+            "offload", value, 'an Offload, e.g. Offload(optimizer="host")'
+        )
+    # Nothing to offload is no offload: one spelling for the rest of the program.
+    return value if value is not None and value.is_on else None
 
 
 def _selector(value: object) -> ParamsSelector | None:
@@ -234,9 +181,9 @@ def _selector(value: object) -> ParamsSelector | None:
     if callable(value) and not isinstance(value, type):
         return cast(Callable[[str], bool], value)
     wanted = "a regular expression, several, or a predicate of a leaf's path"
-    patterns = _texts(value, "params", wanted)
+    patterns = check_texts(value, "params", wanted)
     if not patterns:
-        raise _wrong("params", value, wanted)
+        raise wrong_value("params", value, wanted)
     for pattern in patterns:
         try:
             re.compile(pattern)
@@ -255,16 +202,16 @@ def _selector(value: object) -> ParamsSelector | None:
 def _compiler_options(value: object) -> tuple[tuple[str, CompilerOption], ...]:
     wanted = "a mapping of XLA option names to bools, ints, floats or texts"
     if isinstance(value, str):
-        raise _wrong("compiler_options", value, wanted)
+        raise wrong_value("compiler_options", value, wanted)
     given: Any = () if value is None else value
     try:
         options = cast(dict[object, object], dict(given))
     except (TypeError, ValueError):
-        raise _wrong("compiler_options", value, wanted) from None
+        raise wrong_value("compiler_options", value, wanted) from None
     pairs: list[tuple[str, CompilerOption]] = []
     for key, option in options.items():
         if not isinstance(key, str) or not isinstance(option, CompilerOption):
-            raise _wrong("compiler_options", value, wanted)
+            raise wrong_value("compiler_options", value, wanted)
         pairs.append((key, option))
     return tuple(sorted(pairs))
 
@@ -272,8 +219,8 @@ def _compiler_options(value: object) -> tuple[tuple[str, CompilerOption], ...]:
 def _pass_names(value: object) -> tuple[str, ...]:
     wanted = f"a tuple of names out of {', '.join(map(repr, PASS_NAMES))}"
     if isinstance(value, str):
-        raise _wrong("disable_passes", value, wanted)
-    names = _texts(value, "disable_passes", wanted)
+        raise wrong_value("disable_passes", value, wanted)
+    names = check_texts(value, "disable_passes", wanted)
     if unknown := tuple(name for name in names if name not in PASS_NAMES):
-        raise _wrong("disable_passes", unknown, wanted)
+        raise wrong_value("disable_passes", unknown, wanted)
     return tuple(name for name in PASS_NAMES if name in names)

@@ -30,6 +30,7 @@ from jzero.runtime.placement import (
     gather_leaf,
     is_placed,
     place_leaf,
+    resting_place,
     user_spec,
 )
 from jzero.runtime.program import Program, by_argument
@@ -170,7 +171,7 @@ class TrainStep:
         )
         self._known = known
         placed = [
-            place_leaf(x, NamedSharding(self._settings.mesh, p.spec))
+            place_leaf(x, resting_place(self._settings.mesh, p))
             for x, p in zip(leaves, plan.state, strict=True)
         ]
         return treedef.unflatten(placed)

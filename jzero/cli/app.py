@@ -27,8 +27,9 @@ from jzero.audit.chips import chip_facts
 from jzero.audit.pods import parse_pod, pod_mesh
 from jzero.audit.report_html import render_html
 from jzero.audit.setup_aot import setup
+from jzero.checks import parse_bytes
 from jzero.cli.show import compare_table, fit_table
-from jzero.config import ZeroConfig, parse_bytes
+from jzero.config import ZeroConfig
 from jzero.errors import JzeroError
 from jzero.fit.job import Trial, load_job, load_variants, try_job
 from jzero.fit.search import fit_job

@@ -27,6 +27,7 @@ from jzero.compat.jaxpr import (
     is_var,
     rebuild,
 )
+from jzero.compat.memory import abstract_on_host, is_on_host
 from jzero.ir.specs import Dims, to_spec
 
 
@@ -83,12 +84,18 @@ class Editor:
         self.num_inserted += 1
         return outs
 
+    def append(self, eqn: JaxprEqn) -> None:
+        """Appends an equation that was made elsewhere."""
+        self.eqns.append(eqn)
+        self.num_inserted += 1
+
     def insert(
         self,
         function: Callable[..., Any],
         *atoms: Atom,
         like: JaxprEqn | None,
         scope: str,
+        outs: Sequence[Var] | None = None,
     ) -> list[Var]:
         """Appends the equations of `function` applied to `atoms`.
 
@@ -97,18 +104,21 @@ class Editor:
           *atoms: variables of the new body.
           like: equation whose source line and scope the new ones take.
           scope: name shown in profiles, such as `jzero.gather`.
+          outs: variables that shall hold the results, which must be results of
+            equations; None makes new ones.
 
         Returns:
           The variables that hold the results.
         """
         template = inner(jax.make_jaxpr(function)(*[_struct(a) for a in atoms]))
         names: dict[Var, Atom] = dict(zip(template.invars, atoms, strict=True))
+        wanted = {} if outs is None else dict(zip(template.outvars, outs, strict=True))
         for eqn in template.eqns:
-            outs = [fresh_var(v.aval) for v in eqn.outvars]
-            names.update(zip(eqn.outvars, outs, strict=True))
+            made = [wanted.get(v, fresh_var(v.aval)) for v in eqn.outvars]
+            names.update(zip(eqn.outvars, made, strict=True))
             changes: dict[str, Any] = {
                 "invars": [names[v] if is_var(v) else v for v in eqn.invars],
-                "outvars": outs,
+                "outvars": made,
             }
             changes["source_info"] = _scoped(eqn if like is None else like, scope)
             self.eqns.append(eqn.replace(**changes))
@@ -170,6 +180,8 @@ def _struct(atom: Atom) -> Any:
     # The whole aval: retracing from shape and dtype alone would lose weak types
     # and shardings in types.
     aval = atom.aval
+    if is_on_host(aval):
+        return abstract_on_host(aval)
     return jax.ShapeDtypeStruct(
         aval.shape,
         aval.dtype,

@@ -7,12 +7,19 @@ from __future__ import annotations
 
 from jzero.ir.trace import Pass, TracedStep
 from jzero.passes.gather import gather_at_use
+from jzero.passes.offload import offload
 from jzero.passes.reduce import reduce_at_birth
 from jzero.passes.spread_batch import spread_batch
 from jzero.passes.window import window
 from jzero.plan.plan import Plan
 
-PASSES: tuple[Pass, ...] = (spread_batch, reduce_at_birth, window, gather_at_use)
+PASSES: tuple[Pass, ...] = (
+    spread_batch,
+    reduce_at_birth,
+    window,
+    gather_at_use,
+    offload,
+)
 
 
 def run_passes(step: TracedStep, plan: Plan) -> TracedStep:

@@ -17,6 +17,7 @@ from rich.console import RenderableType
 
 from jzero.config import ZeroConfig
 from jzero.plan.batch import BatchLeafPlan
+from jzero.plan.host import HOST, choose_host
 from jzero.plan.layout import (
     check_axes,
     local_bytes,
@@ -46,8 +47,8 @@ class LeafPlan:
         spec: The spec at rest.
         base_spec: The part of it that is the user's own; what a use of the leaf
             sees after the gather.
-        memory_kind: The kind of memory it rests in.
-        local_bytes: Bytes at rest on each device.
+        memory_kind: The kind of memory it rests in: "device" or "pinned_host".
+        local_bytes: Bytes at rest in that memory for each device.
         global_bytes: Bytes of the whole array.
         reason: Why it is so.
     """
@@ -75,6 +76,11 @@ class LeafPlan:
         """Whether jzero added ZeRO axes to the user's own spec."""
         return self.spec != self.base_spec
 
+    @property
+    def is_on_host(self) -> bool:
+        """Whether it rests in host memory."""
+        return self.memory_kind == HOST
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleTotal:
@@ -85,12 +91,14 @@ class RoleTotal:
         num_leaves: How many leaves have it.
         global_bytes: Their bytes as whole arrays.
         local_bytes: Their bytes at rest on each device.
+        host_bytes: Their bytes at rest in host memory, for each device.
     """
 
     role: Role
     num_leaves: int
     global_bytes: int
     local_bytes: int
+    host_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +141,8 @@ class Plan:
                     role=role,
                     num_leaves=len(leaves),
                     global_bytes=sum(leaf.global_bytes for leaf in leaves),
-                    local_bytes=sum(leaf.local_bytes for leaf in leaves),
+                    local_bytes=sum(x.local_bytes for x in leaves if not x.is_on_host),
+                    host_bytes=sum(x.local_bytes for x in leaves if x.is_on_host),
                 )
             )
         return tuple(totals)
@@ -141,7 +150,12 @@ class Plan:
     @property
     def local_bytes(self) -> int:
         """Bytes of state at rest on each device."""
-        return sum(leaf.local_bytes for leaf in self.state)
+        return sum(x.local_bytes for x in self.state if not x.is_on_host)
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of state at rest in host memory, for each device."""
+        return sum(x.local_bytes for x in self.state if x.is_on_host)
 
     @property
     def global_bytes(self) -> int:
@@ -260,9 +274,12 @@ def plan_state(
         spec, reason = plan_sharded(leaf)
         return spec, base, reason
 
+    on_host = choose_host(leaves, roles, config)
     plans: list[LeafPlan] = []
     for index, (leaf, info) in enumerate(zip(leaves, roles, strict=True)):
         spec, base_spec, reason = plan_one(index)
+        if on_host[index].reason:
+            reason = f"{reason}; {on_host[index].reason}"
         plans.append(
             LeafPlan(
                 path=leaf.path,
@@ -273,6 +290,7 @@ def plan_state(
                 dtype=leaf.dtype,
                 spec=spec,
                 base_spec=base_spec,
+                memory_kind=on_host[index].memory_kind,
                 local_bytes=local_bytes(leaf.shape, leaf.dtype, spec, axis_sizes),
                 global_bytes=leaf.size_bytes,
                 reason=reason,

@@ -18,7 +18,7 @@ from jzero.compat.jaxpr import jaxpr_callable
 from jzero.ir.facts import constrained_outputs, stacked_outputs
 from jzero.plan.plan import Plan
 from jzero.runtime.calls import StepFunction
-from jzero.runtime.placement import place_leaf, without_axes
+from jzero.runtime.placement import place_leaf, resting_place, without_axes
 from jzero.runtime.settings import Known, Settings, plan_for_state
 from jzero.runtime.tracing import strong, trace_call
 
@@ -92,7 +92,7 @@ def create_state(
         # compile the step twice.
         return [strong(x) for x in evaluate(*leaves)]
 
-    shardings = [NamedSharding(mesh, leaf.spec) for leaf in plan.state]
+    shardings = [resting_place(mesh, leaf) for leaf in plan.state]
     leaves = jax.jit(create, out_shardings=shardings)(inputs)
     return jax.tree.structure(traced.out).unflatten(leaves), plan, facts
 

@@ -17,11 +17,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jzero.errors import AliasError, DonationError, PlacementError, format_problem
 from jzero.ir.specs import Dims, to_dims
 from jzero.plan.leaves import is_key_dtype
+from jzero.plan.plan import LeafPlan
 
 
-def named(mesh: Mesh, spec: PartitionSpec) -> NamedSharding:
-    """Returns the sharding of a spec on the device memory of a mesh."""
-    return NamedSharding(mesh, spec)
+def resting_place(mesh: Mesh, leaf: LeafPlan) -> NamedSharding:
+    """Returns where a leaf of the state rests: its spec and its kind of memory."""
+    if not leaf.is_on_host:
+        return NamedSharding(mesh, leaf.spec)
+    return NamedSharding(mesh, leaf.spec, memory_kind=leaf.memory_kind)
 
 
 def user_spec(leaf: Any, mesh: Mesh, zero_axes: Sequence[str]) -> PartitionSpec:

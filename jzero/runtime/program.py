@@ -17,11 +17,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jzero.compat.jaxpr import inner, jaxpr_callable
 from jzero.compat.jit import with_trees
+from jzero.compat.memory import is_on_host, to_host
 from jzero.ir.trace import TracedStep
 from jzero.plan.plan import Plan
 from jzero.runtime.calls import StepFunction
 from jzero.runtime.match import Matched
 from jzero.runtime.mesh import tracing_context
+from jzero.runtime.placement import resting_place
 from jzero.runtime.tracing import TracedCall, strong
 
 
@@ -202,22 +204,31 @@ def wrap_program(
     num_state = len(layout.state_flat)
     out_order = tuple(sorted(range(len(layout.outs)), key=layout.outs.__getitem__))
     rest = inner(step.jaxpr).outvars[num_state:]
+    on_host = [
+        flat
+        for flat, leaf in zip(layout.state_flat, plan.state, strict=True)
+        if leaf.is_on_host
+    ]
     is_direct = _keeps_order(layout, num_state, [v.aval.shape for v in rest])
 
     def train_step(*lists: list[Any]) -> list[Any]:
         inputs = list(itertools.chain.from_iterable(lists))
+        for i in on_host:
+            # GPUs that are not there know of no host memory and drop it.
+            if not is_on_host(jax.typeof(inputs[i])):
+                inputs[i] = to_host(inputs[i])
         outs = evaluate(*inputs)
         leaves = [*map(strong, outs[:num_state]), *outs[num_state:]]
         return [leaves[i] for i in out_order] if is_direct else leaves
 
     train_step.__name__ = function.name
-    # One object for each spec: a call then compares them by identity.
-    by_spec: dict[PartitionSpec, NamedSharding] = {}
+    # One object for each place: a call then compares them by identity.
+    shared: dict[NamedSharding, NamedSharding] = {}
+    state_places = [resting_place(step.mesh, leaf) for leaf in plan.state]
+    other_places = [NamedSharding(step.mesh, leaf.spec) for leaf in plan.batch]
     state_shardings, other_shardings = (
-        tuple(
-            by_spec.setdefault(p.spec, NamedSharding(step.mesh, p.spec)) for p in placed
-        )
-        for placed in (plan.state, plan.batch)
+        tuple(shared.setdefault(place, place) for place in places)
+        for places in (state_places, other_places)
     )
     in_shardings: list[Any] = [None] * len(structs)
     for flat, sharding in zip(

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jzero.config import PASS_NAMES, ZeroConfig, parse_bytes
+from jzero.checks import parse_bytes
+from jzero.config import PASS_NAMES, ZeroConfig
 from jzero.errors import ConfigError
 
 

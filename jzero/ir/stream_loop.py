@@ -1,0 +1,161 @@
+"""Running a stream: whole, tile by tile, or on the host.
+
+Lives here: functions of arrays that `Editor.insert` traces. May import: compat, ir.
+Read next: `jzero/passes/offload.py`, which chooses between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from jzero.compat.jaxpr import AnyJaxpr, Atom, JaxprEqn, Var, inner, is_var
+from jzero.compat.memory import compute_on_host, is_on_host, to_device, to_host
+from jzero.ir.streams import Stream
+from jzero.ir.tiles import Tiling
+
+__all__ = ["StreamRun"]
+
+Arrays = Sequence[jax.Array]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamRun:
+    """A stream and where its results go.
+
+    Attributes:
+      stream: the stream.
+      eqns: its equations, in order.
+      host_outs: those of its results that rest in host memory.
+      reuses: result -> what it replaces, a leaf or an operand of the stream, whose
+        memory it takes over.
+      spread: operand -> the scalar that it repeats, if it is one.
+    """
+
+    stream: Stream
+    eqns: tuple[JaxprEqn, ...]
+    host_outs: frozenset[Var]
+    reuses: Mapping[Var, Var]
+    spread: Mapping[Var, Atom]
+
+    @classmethod
+    def of(
+        cls,
+        stream: Stream,
+        jaxpr: AnyJaxpr,
+        *,
+        host_outs: frozenset[Var],
+        replaces: Mapping[Var, Var],
+    ) -> StreamRun:
+        """Collects what running a stream needs.
+
+        Args:
+          stream: the stream.
+          jaxpr: its body.
+          host_outs: all results of the body that rest in host memory.
+          replaces: new state -> the old state of the same leaf.
+        """
+        eqns = inner(jaxpr).eqns
+        given = {*stream.leaves, *stream.operands}
+        spread: dict[Var, Atom] = {}
+        for eqn in eqns[: stream.eqns[-1]]:
+            is_spread = eqn.primitive.name == "broadcast_in_dim"
+            if is_spread and not eqn.invars[0].aval.shape and eqn.outvars[0] in given:
+                spread[eqn.outvars[0]] = eqn.invars[0]
+        return cls(
+            stream=stream,
+            eqns=tuple(eqns[i] for i in stream.eqns),
+            host_outs=frozenset(v for v in stream.outs if v in host_outs),
+            reuses={v: replaces[v] for v in stream.outs if replaces.get(v) in given},
+            spread=spread,
+        )
+
+    @property
+    def inputs(self) -> tuple[Var, ...]:
+        """What it reads, leaves first; a repeated scalar as the scalar."""
+        read = [*self.stream.leaves, *self.stream.operands]
+        new = [self.spread.get(v, v) for v in read]
+        return tuple(dict.fromkeys(v for v in new if is_var(v)))
+
+    def tiled(self, tiling: Tiling) -> Callable[..., list[jax.Array]]:
+        """Returns a function of `inputs` that runs tile by tile."""
+
+        def run(*arrays: jax.Array) -> list[jax.Array]:
+            given = dict(zip(self.inputs, arrays, strict=True))
+            viewed = {
+                v: x.reshape(tiling.view) if x.shape else x for v, x in given.items()
+            }
+            filled = [self._room(v, viewed, tiling) for v in self.stream.outs]
+
+            def work(number: jax.Array, filled: list[jax.Array]) -> list[jax.Array]:
+                now = dict(viewed)
+                # What is replaced is read from the array that is being filled, or
+                # the compiler would keep the old one beside it.
+                for var, array in zip(self.stream.outs, filled, strict=True):
+                    if var in self.reuses:
+                        now[self.reuses[var]] = array
+                tiles = {
+                    v: tiling.cut(x, number) if x.shape else x for v, x in now.items()
+                }
+                new = self._evaluate(tiles, tiling.tile)
+                return [
+                    tiling.fill(array, new[v], number)
+                    for v, array in zip(self.stream.outs, filled, strict=True)
+                ]
+
+            outs = lax.fori_loop(0, tiling.num_tiles, work, filled)
+            return [x.reshape(tiling.shape) for x in outs]
+
+        return run
+
+    def _room(
+        self, var: Var, viewed: Mapping[Var, jax.Array], tiling: Tiling
+    ) -> jax.Array:
+        """The array that a result is written into."""
+        if var in self.reuses:
+            return viewed[self.reuses[var]]
+        room = jnp.zeros(tiling.view, var.aval.dtype)
+        return to_host(room) if var in self.host_outs else room
+
+    def _evaluate(
+        self, given: Mapping[Var, jax.Array], shape: tuple[int, ...]
+    ) -> dict[Var, jax.Array]:
+        """Runs on the device, on arrays of any one shape; results where they go."""
+        values = {
+            v: to_device(x) if is_on_host(jax.typeof(x)) else x
+            for v, x in given.items()
+        }
+        self._compute(values, shape)
+        return {
+            v: to_host(values[v]) if v in self.host_outs else values[v]
+            for v in self.stream.outs
+        }
+
+    def _compute(self, values: dict[Var, jax.Array], shape: tuple[int, ...]) -> None:
+        for var, scalar in self.spread.items():
+            value = values[scalar] if is_var(scalar) else scalar.val
+            values[var] = jnp.broadcast_to(value, shape).astype(var.aval.dtype)
+        for eqn in self.eqns:
+            operands = [values[v] if is_var(v) else v.val for v in eqn.invars]
+            values[eqn.outvars[0]] = eqn.primitive.bind(*operands, **eqn.params)
+
+    def on_host(self, *arrays: jax.Array) -> list[jax.Array]:
+        """Runs where the leaves lie: operands go down, device results come up."""
+        names = self.inputs
+        shape = self.eqns[0].outvars[0].aval.shape
+
+        def compute(*given: jax.Array) -> list[jax.Array]:
+            values = dict(zip(names, given, strict=True))
+            self._compute(values, shape)
+            return [values[v] for v in self.stream.outs]
+
+        down = [x if is_on_host(jax.typeof(x)) else to_host(x) for x in arrays]
+        outs = compute_on_host(compute, *down, num_outs=len(self.stream.outs))
+        return [
+            x if v in self.host_outs else to_device(x)
+            for v, x in zip(self.stream.outs, outs, strict=True)
+        ]
