@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jzero.compat.jaxpr import inner, jaxpr_callable
 from jzero.compat.jit import with_trees
+from jzero.compat.lowered import rest_on_host
 from jzero.compat.memory import is_on_host, to_host
 from jzero.ir.trace import TracedStep
 from jzero.plan.plan import Plan
@@ -33,10 +34,17 @@ class Executable:
     `jax.jit` would compile once more for a call after `lower(...).compile()`.
     """
 
-    def __init__(self, run: Any, structs: Sequence[list[Any]], mesh: Mesh) -> None:
+    def __init__(
+        self,
+        run: Any,
+        structs: Sequence[list[Any]],
+        mesh: Mesh,
+        on_host: Sequence[int] = (),
+    ) -> None:
         self._run = run
         self._structs = structs
         self._mesh = mesh
+        self._on_host = on_host
         self._compiled: jax.stages.Compiled | None = None
 
     @property
@@ -54,7 +62,10 @@ class Executable:
     def lower(self) -> jax.stages.Lowered:
         """Lowers for the shapes that were given; nothing runs."""
         with tracing_context(self._mesh):
-            return self._run.lower(*self._structs)
+            lowered = self._run.lower(*self._structs)
+        if self._on_host:
+            rest_on_host(lowered, self._on_host)
+        return lowered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,10 +264,14 @@ def wrap_program(
         out_shardings=out_shardings,
         donate_argnums=matched.args,
         compiler_options=dict(plan.config.compiler_options) or None,
+        # So that arguments keep their numbers; see `rest_on_host`.
+        keep_unused=bool(on_host),
     )
     return Program(
         plan=plan,
-        executable=Executable(run, by_argument(structs, arg_treedefs), step.mesh),
+        executable=Executable(
+            run, by_argument(structs, arg_treedefs), step.mesh, on_host
+        ),
         is_direct=is_direct,
         state_args=matched.args,
         state_flat=layout.state_flat,
