@@ -16,6 +16,7 @@ from jax.sharding import NamedSharding
 
 from jzero.audit.compiled_step import CompiledStep
 from jzero.errors import format_problem
+from jzero.plan.host import HOST
 from jzero.plan.plan import Plan
 from jzero.runtime.batches import place_batch, place_data, shape_of
 from jzero.runtime.birth import create_state, name_states
@@ -49,11 +50,10 @@ def _rows(tree: Any) -> list[tuple[str, Any]]:
 
 def _lies_elsewhere(leaf: Any, target: NamedSharding) -> bool:
     """Says whether a leaf was sharded already, but not as planned."""
-    return (
-        isinstance(leaf, jax.Array)
-        and not leaf.is_fully_replicated
-        and not leaf.sharding.is_equivalent_to(target, leaf.ndim)
+    is_spread = isinstance(leaf, jax.Array) and (
+        not leaf.is_fully_replicated or leaf.sharding.memory_kind == HOST
     )
+    return is_spread and not leaf.sharding.is_equivalent_to(target, leaf.ndim)
 
 
 def _has_run(error: Exception) -> bool:

@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.tree_util import tree_flatten_with_path
 
 from jzero.compat.jaxpr import jaxpr_callable
+from jzero.compat.memory import to_host
 from jzero.ir.facts import constrained_outputs, stacked_outputs
 from jzero.plan.plan import Plan
 from jzero.runtime.calls import StepFunction
@@ -90,7 +91,10 @@ def create_state(
     def create(leaves: list[Any]) -> list[Any]:
         # Strong types: a counter that starts as a Python number would otherwise
         # compile the step twice.
-        return [strong(x) for x in evaluate(*leaves)]
+        return [
+            to_host(strong(x)) if leaf.is_on_host else strong(x)
+            for x, leaf in zip(evaluate(*leaves), plan.state, strict=True)
+        ]
 
     shardings = [resting_place(mesh, leaf) for leaf in plan.state]
     leaves = jax.jit(create, out_shardings=shardings)(inputs)

@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jzero.errors import AliasError, DonationError, PlacementError, format_problem
 from jzero.ir.specs import Dims, to_dims
+from jzero.plan.host import DEVICE, HOST
 from jzero.plan.leaves import is_key_dtype
 from jzero.plan.plan import LeafPlan
 
@@ -25,6 +26,12 @@ def resting_place(mesh: Mesh, leaf: LeafPlan) -> NamedSharding:
     if not leaf.is_on_host:
         return NamedSharding(mesh, leaf.spec)
     return NamedSharding(mesh, leaf.spec, memory_kind=leaf.memory_kind)
+
+
+def memory_kind(leaf: Any) -> str:
+    """Returns the kind of memory that a leaf lies in: "device" or "pinned_host"."""
+    kind = leaf.sharding.memory_kind if isinstance(leaf, jax.Array) else DEVICE
+    return HOST if kind == HOST else DEVICE
 
 
 def user_spec(leaf: Any, mesh: Mesh, zero_axes: Sequence[str]) -> PartitionSpec:
