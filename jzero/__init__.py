@@ -21,6 +21,7 @@ from jzero.errors import (
     StageError,
     StateError,
 )
+from jzero.offload import Offload
 from jzero.plan.plan import Plan
 from jzero.step import TrainStep
 
@@ -36,6 +37,7 @@ __all__ = [
     "InternalError",
     "JzeroError",
     "MeshError",
+    "Offload",
     "ParamsError",
     "PlacementError",
     "Plan",

@@ -58,15 +58,17 @@ class MemoryFacts:
         )
 
 
-def read_memory(compiled: Any) -> MemoryFacts:
+def read_memory(compiled: Any, *, planned_host_bytes: int = 0) -> MemoryFacts:
     """Reads the memory analysis of a compiled program.
 
     Args:
         compiled: A `jax.stages.Compiled`.
+        planned_host_bytes: Bytes of donated arguments that rest in host memory by the
+            plan. Compilers for CPUs know of one memory and count them as the
+            device's; the split is then the plan's.
 
     Returns:
-        Bytes per device. On GPUs that are not there, arguments placed in host memory
-        count as device memory: such devices know of no host memory.
+        Bytes per device.
 
     Raises:
         ValueError: The backend gives no analysis.
@@ -74,13 +76,16 @@ def read_memory(compiled: Any) -> MemoryFacts:
     stats = compiled.memory_analysis()
     if stats is None:
         raise ValueError("This backend gives no memory analysis of its programs.")
+    told_bytes = stats.host_argument_size_in_bytes
+    untold_bytes = 0 if told_bytes else planned_host_bytes
+    reused_bytes = min(untold_bytes, stats.alias_size_in_bytes)
     return MemoryFacts(
-        argument_bytes=stats.argument_size_in_bytes,
-        output_bytes=stats.output_size_in_bytes,
-        alias_bytes=stats.alias_size_in_bytes,
+        argument_bytes=stats.argument_size_in_bytes - untold_bytes,
+        output_bytes=stats.output_size_in_bytes - untold_bytes,
+        alias_bytes=stats.alias_size_in_bytes - reused_bytes,
         temp_bytes=stats.temp_size_in_bytes,
-        host_argument_bytes=stats.host_argument_size_in_bytes,
-        host_output_bytes=stats.host_output_size_in_bytes,
-        host_alias_bytes=stats.host_alias_size_in_bytes,
+        host_argument_bytes=told_bytes + untold_bytes,
+        host_output_bytes=stats.host_output_size_in_bytes + untold_bytes,
+        host_alias_bytes=stats.host_alias_size_in_bytes + reused_bytes,
         host_temp_bytes=stats.host_temp_size_in_bytes,
     )

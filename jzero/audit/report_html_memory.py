@@ -12,6 +12,7 @@ from html import escape
 from typing import Any
 
 from jzero.audit.numbers import axis_ticks, format_share, format_size
+from jzero.plan.host import DEVICE
 
 __all__ = ["Segment", "bar_segments", "render_memory"]
 
@@ -69,6 +70,7 @@ def bar_segments(record: Mapping[str, Any]) -> list[Segment]:
             "by the plan",
         )
         for row in record["resident"]
+        if row["memory_kind"] == DEVICE
     ]
     named_bytes = sum(segment.num_bytes for segment in segments)
     if named_bytes > argument_bytes:

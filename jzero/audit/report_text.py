@@ -16,6 +16,7 @@ from rich.text import Text
 from jzero.audit.findings.finding import KINDS
 from jzero.audit.formula import Traffic
 from jzero.audit.numbers import format_flops, format_size
+from jzero.plan.host import DEVICE
 from jzero.plan.table import plain_text
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _memory(report: StepReport) -> Table:
     table = _table("memory of one device", "", "leaves", "planned", "compiled")
     for row in report.resident:
         table.add_row(
-            row.role,
+            row.role if row.memory_kind == DEVICE else f"{row.role}, in host memory",
             str(row.num_leaves),
             format_size(row.planned_bytes),
             format_size(row.compiled_bytes),
@@ -76,6 +77,13 @@ def _memory(report: StepReport) -> Table:
     )
     if memory.host_peak_bytes:
         table.add_row("host peak", "", "", format_size(memory.host_peak_bytes))
+    link = report.host_traffic
+    if link.to_device_bytes or link.to_host_bytes:
+        for label, num_bytes in (
+            ("copied in from the host, per step", link.to_device_bytes),
+            ("copied back to the host, per step", link.to_host_bytes),
+        ):
+            table.add_row(label, "", "", format_size(num_bytes))
     waiting = format_size(report.waiting_gradient_bytes)
     table.add_row("whole gradients waiting, at most", "", "", waiting)
     if report.lost_donation_bytes:

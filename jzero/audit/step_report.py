@@ -30,11 +30,13 @@ from jzero.audit.findings.planned import (
 )
 from jzero.audit.formula import Traffic, plan_traffic
 from jzero.audit.hlo import Module, parse_module
+from jzero.audit.host_link import HostTraffic, read_host_traffic
 from jzero.audit.memory import MemoryFacts, read_memory
 from jzero.audit.names import name_leaves
 from jzero.audit.report_html import render_html
 from jzero.audit.report_text import build_report, render_report
 from jzero.audit.timeline import Speeds, Timeline, play_schedule
+from jzero.plan.host import DEVICE, HOST
 from jzero.plan.layout import local_bytes
 from jzero.plan.plan import LeafPlan, Plan
 
@@ -60,12 +62,14 @@ class RoleBytes:
         planned_bytes: By the plan.
         compiled_bytes: What the program's arguments take; arrays that it never reads
             are not among them.
+        memory_kind: Where: "device" or "pinned_host".
     """
 
     role: str
     num_leaves: int
     planned_bytes: int
     compiled_bytes: int
+    memory_kind: str = DEVICE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +103,7 @@ class StepReport:
         platform: "cpu", "gpu" or "tpu".
         ran_on: Says in words whether the devices are there.
         memory: Bytes it holds.
+        host_traffic: What it copies to and from host memory in a step.
         resident: Bytes at rest by role.
         waiting_gradient_bytes: The most bytes of whole gradients alive at once.
         lost_donation_bytes: Of donated buffers that nothing reuses.
@@ -118,6 +123,7 @@ class StepReport:
     platform: str
     ran_on: str
     memory: MemoryFacts
+    host_traffic: HostTraffic
     resident: tuple[RoleBytes, ...]
     waiting_gradient_bytes: int
     lost_donation_bytes: int
@@ -155,6 +161,7 @@ class StepReport:
                 "device_peak_bytes": self.memory.device_peak_bytes,
                 "host_peak_bytes": self.memory.host_peak_bytes,
             },
+            "host_traffic": asdict(self.host_traffic),
             "resident": [asdict(row) for row in self.resident],
             "waiting_gradient_bytes": self.waiting_gradient_bytes,
             "lost_donation_bytes": self.lost_donation_bytes,
@@ -242,7 +249,8 @@ def report_step(
         num_devices=module.num_devices,
         platform=platform,
         ran_on=ran_on,
-        memory=read_memory(compiled),
+        memory=read_memory(compiled, planned_host_bytes=plan.host_bytes),
+        host_traffic=read_host_traffic(module),
         resident=_resident(plan, arguments, leaves),
         waiting_gradient_bytes=peak_waiting_bytes(module, facts),
         lost_donation_bytes=sum(finding.num_bytes for finding in lost),
@@ -262,26 +270,33 @@ def _resident(
     arguments: Sequence[Argument],
     leaves: dict[tuple[int, int], LeafPlan],
 ) -> tuple[RoleBytes, ...]:
-    compiled: dict[str, int] = {}
+    compiled: dict[tuple[str, str], int] = {}
     for argument in arguments:
         leaf = leaves.get(argument.position) if argument.position else None
-        role = "data" if leaf is None else leaf.role
-        compiled[role] = compiled.get(role, 0) + argument.num_bytes
+        row = ("data", DEVICE) if leaf is None else (leaf.role, leaf.memory_kind)
+        compiled[row] = compiled.get(row, 0) + argument.num_bytes
     sizes = dict(plan.axis_sizes)
-    rows = [(total.role, total.num_leaves, total.local_bytes) for total in plan.totals]
-    data_bytes = sum(
+    planned: dict[tuple[str, str], list[int]] = {}
+    for total in plan.totals:
+        for kind in (DEVICE, HOST):
+            planned[total.role, kind] = [
+                leaf.local_bytes
+                for leaf in plan.state
+                if (leaf.role, leaf.memory_kind) == (total.role, kind)
+            ]
+    planned["data", DEVICE] = [
         local_bytes(leaf.shape, leaf.dtype, leaf.spec, sizes) for leaf in plan.batch
-    )
-    rows.append(("data", len(plan.batch), data_bytes))
+    ]
     return tuple(
         RoleBytes(
             role=role,
-            num_leaves=num_leaves,
-            planned_bytes=planned_bytes,
-            compiled_bytes=compiled.get(role, 0),
+            num_leaves=len(leaf_bytes),
+            planned_bytes=sum(leaf_bytes),
+            compiled_bytes=compiled.get((role, kind), 0),
+            memory_kind=kind,
         )
-        for role, num_leaves, planned_bytes in rows
-        if num_leaves
+        for (role, kind), leaf_bytes in planned.items()
+        if leaf_bytes
     )
 
 

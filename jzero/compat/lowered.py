@@ -28,9 +28,7 @@ def rest_on_host(lowered: jax.stages.Lowered, arguments: Collection[int]) -> Non
     """
     module: Any = lowered.compiler_ir("stablehlo")
     # The name is an attribute or a text, by version.
-    (main,) = [
-        op for op in module.body.operations if str(op.name).strip('"') == "main"
-    ]
+    (main,) = [op for op in module.body.operations if str(op.name).strip('"') == "main"]
     with module.context:
         kinds = ir.StringAttr.get("pinned_host")
         new: list[Any] = []

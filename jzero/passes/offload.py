@@ -48,6 +48,7 @@ from jzero.ir.stream_loop import StreamRun
 from jzero.ir.streams import Stream, Streams, find_streams
 from jzero.ir.tiles import Tiling, plan_tiles
 from jzero.ir.trace import TracedStep
+from jzero.offload import Offload
 from jzero.plan.plan import Plan
 
 SCOPE = "jzero.offload"
@@ -63,10 +64,10 @@ def offload(step: TracedStep, plan: Plan) -> TracedStep:
     Returns:
       The step with offloaded inputs and outputs in host memory; the same numbers.
     """
-    settings = plan.config.offload
-    on_host = [leaf.is_on_host for leaf in plan.state]
-    if settings is None or not any(on_host):
+    if not any(leaf.is_on_host for leaf in plan.state):
         return step
+    # An evaluation may meet a state that another step offloaded.
+    settings = plan.config.offload or Offload(params="host")
     body = inner(step.jaxpr)
     is_in, is_out = [False] * len(body.invars), [False] * len(body.outvars)
     dims: dict[int, Dims] = {}

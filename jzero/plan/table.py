@@ -17,6 +17,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from jzero.offload import Offload
 from jzero.plan.layout import describe_axes, format_spec
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "totals": [_record(total) for total in plan.totals],
         "replicated_large": [leaf.path for leaf in plan.replicated_large],
         "local_bytes": plan.local_bytes,
+        "host_bytes": plan.host_bytes,
         "global_bytes": plan.global_bytes,
         "notes": list(plan.notes),
         "num_micro_batches": plan.num_micro_batches,
@@ -114,6 +116,8 @@ def _plain(name: str, value: Any) -> Any:
         return [_plain("", entry) for entry in cast(tuple[Any, ...], value)]
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, Offload):
+        return _record(value)
     return repr(value)
 
 
@@ -166,7 +170,10 @@ def _state_table(plan: Plan) -> Table:
 
 
 def _totals_table(plan: Plan) -> Table:
+    has_host = plan.host_bytes > 0
     numbers = ("leaves", "whole", "per device")
+    if has_host:
+        numbers = (*numbers, "host, per device")
     table = _table("Totals", ("role", *numbers), right=numbers)
     for total in plan.totals:
         table.add_row(
@@ -174,12 +181,14 @@ def _totals_table(plan: Plan) -> Table:
             str(total.num_leaves),
             format_bytes(total.global_bytes),
             format_bytes(total.local_bytes),
+            *([format_bytes(total.host_bytes)] if has_host else []),
         )
     table.add_row(
         "all",
         str(len(plan.state)),
         format_bytes(plan.global_bytes),
         format_bytes(plan.local_bytes),
+        *([format_bytes(plan.host_bytes)] if has_host else []),
     )
     return table
 
