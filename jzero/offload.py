@@ -26,8 +26,8 @@ class Offload:
         ratio: The share of the bytes of both that goes to the host, over 0 to 1; the
             rest stays on the device. "auto" is the smallest share that fits
             `device_bytes`, found by compiling: see `TrainStep.fit_offload`.
-        window_bytes: The most bytes of offloaded state on the device at once. Given
-            as `window`: an int, or a text such as "512MB".
+        window: The most bytes of offloaded state on the device at once, where the
+            arithmetic allows it. Given as an int, or a text such as "512MB".
         compute: Where the update of offloaded leaves is computed. "device" streams
             them through; "host" computes where they lie: gradients go down, and
             only what the device needs of the result comes up.
@@ -47,7 +47,7 @@ class Offload:
     optimizer: Literal["device", "host"]
     params: Literal["device", "host"]
     ratio: float | Literal["auto"]
-    window_bytes: int
+    window: int
     compute: Literal["device", "host"]
     device_bytes: int | None
 
@@ -67,13 +67,13 @@ class Offload:
             "optimizer": check_choice(optimizer, places, "optimizer", of="Offload"),
             "params": check_choice(params, places, "params", of="Offload"),
             "ratio": _ratio(ratio),
-            "window_bytes": parse_bytes(window, "window", of="Offload"),
+            "window": parse_bytes(window, "window", of="Offload"),
             "compute": check_choice(compute, places, "compute", of="Offload"),
             "device_bytes": None
             if device_bytes is None
             else parse_bytes(device_bytes, "device_bytes", of="Offload"),
         }
-        if not values["window_bytes"]:
+        if not values["window"]:
             raise wrong_value("window", window, "at least 1 byte", of="Offload")
         if (ratio == "auto") != (device_bytes is not None):
             raise ConfigError(
@@ -89,6 +89,11 @@ class Offload:
             )
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def window_bytes(self) -> int:
+        """The window, in bytes."""
+        return self.window
 
     @property
     def is_on(self) -> bool:

@@ -15,8 +15,9 @@ from jax import numpy as jnp
 
 from jzero.compat.jaxpr import AnyJaxpr, Atom, JaxprEqn, Var, inner, is_var
 from jzero.compat.memory import compute_on_host, is_on_host, to_device, to_host
+from jzero.ir.specs import Dims
 from jzero.ir.streams import Stream
-from jzero.ir.tiles import Tiling
+from jzero.ir.tiles import Tiling, plan_tiles
 
 __all__ = ["StreamRun"]
 
@@ -47,6 +48,7 @@ class StreamRun:
         cls,
         stream: Stream,
         jaxpr: AnyJaxpr,
+        made_at: Mapping[Var, int],
         *,
         host_outs: frozenset[Var],
         replaces: Mapping[Var, Var],
@@ -56,16 +58,19 @@ class StreamRun:
         Args:
           stream: the stream.
           jaxpr: its body.
+          made_at: variable -> index of the equation that makes it.
           host_outs: all results of the body that rest in host memory.
           replaces: new state -> the old state of the same leaf.
         """
         eqns = inner(jaxpr).eqns
         given = {*stream.leaves, *stream.operands}
         spread: dict[Var, Atom] = {}
-        for eqn in eqns[: stream.eqns[-1]]:
-            is_spread = eqn.primitive.name == "broadcast_in_dim"
-            if is_spread and not eqn.invars[0].aval.shape and eqn.outvars[0] in given:
-                spread[eqn.outvars[0]] = eqn.invars[0]
+        for var in stream.operands:
+            eqn = eqns[made_at[var]] if var in made_at else None
+            if eqn is None or eqn.primitive.name != "broadcast_in_dim":
+                continue
+            if not eqn.invars[0].aval.shape:
+                spread[var] = eqn.invars[0]
         return cls(
             stream=stream,
             eqns=tuple(eqns[i] for i in stream.eqns),
@@ -80,6 +85,36 @@ class StreamRun:
         read = [*self.stream.leaves, *self.stream.operands]
         new = [self.spread.get(v, v) for v in read]
         return tuple(dict.fromkeys(v for v in new if is_var(v)))
+
+    def tiling(
+        self, dims: Mapping[Var, Dims], axis_sizes: Mapping[str, int], window_bytes: int
+    ) -> Tiling | None:
+        """How it is cut, so that two tiles fit into the window.
+
+        Args:
+          dims: how each leaf lies; a stream of leaves that lie in different ways, or
+            of which that is not known, is not cut: None.
+          axis_sizes: size of each mesh axis.
+          window_bytes: the most bytes on one device.
+        """
+        lying = {dims.get(v) for v in self.stream.leaves}
+        if len(lying) != 1 or (like := lying.pop()) is None:
+            return None
+        return plan_tiles(
+            self.stream.leaves[0].aval.shape,
+            like,
+            axis_sizes,
+            max_local_elems=max(1, window_bytes // 2 // self._elem_bytes),
+        )
+
+    def device_bytes(self, tiling: Tiling | None) -> int:
+        """Bytes of copies on one device, of a tile and its results."""
+        return 0 if tiling is None else tiling.local_elems * self._elem_bytes
+
+    @property
+    def _elem_bytes(self) -> int:
+        copies = [*self.stream.leaves, *self.host_outs]
+        return sum(v.aval.dtype.itemsize for v in copies)
 
     def tiled(self, tiling: Tiling) -> Callable[..., list[jax.Array]]:
         """Returns a function of `inputs` that runs tile by tile."""

@@ -51,11 +51,18 @@ class Streams:
       levels: variable -> the level of what may follow from it; only of what follows
         from a stream.
       aliases: result of a barrier -> the offloaded value that it is.
+      members: index of an equation -> the stream it belongs to.
+      made_at: variable -> index of the equation that makes it.
+      readers: variable -> indices of the equations that read it; their number stands
+        for what the body returns.
     """
 
     all: tuple[Stream, ...]
     levels: dict[Var, int]
     aliases: dict[Var, Var]
+    members: dict[int, Stream]
+    made_at: dict[Var, int]
+    readers: dict[Var, set[int]]
 
 
 def find_streams(jaxpr: AnyJaxpr, offloaded: Sequence[Var]) -> Streams:
@@ -93,7 +100,14 @@ def find_streams(jaxpr: AnyJaxpr, offloaded: Sequence[Var]) -> Streams:
         for first, group in grown.items()
     ]
     streams.sort(key=lambda s: (s.level, s.ready, s.eqns))
-    return Streams(all=tuple(streams), levels=flow.levels, aliases=flow.aliases)
+    return Streams(
+        all=tuple(streams),
+        levels=flow.levels,
+        aliases=flow.aliases,
+        members={i: stream for stream in streams for i in stream.eqns},
+        made_at=flow.made_at,
+        readers=readers,
+    )
 
 
 def _draw_in(

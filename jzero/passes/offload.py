@@ -17,11 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-import jax
-from jax import lax
-from jax import numpy as jnp
 from jax.sharding import Mesh
 
 from jzero.compat.jaxpr import (
@@ -40,14 +36,15 @@ from jzero.compat.jaxpr import (
 from jzero.compat.memory import abstract_on_host, is_on_host, to_device, to_host
 from jzero.ir.bodies import REMAT_NAMES, bodies_of, with_bodies
 from jzero.ir.edit import Editor
+from jzero.ir.host_scan import scan_by_number
 from jzero.ir.inline import inline_calls
 from jzero.ir.order import in_order
 from jzero.ir.rules import BARRIER, is_array
 from jzero.ir.specs import Dims, to_dims
 from jzero.ir.stream_loop import StreamRun
 from jzero.ir.streams import Stream, Streams, find_streams
-from jzero.ir.tiles import Tiling, plan_tiles
 from jzero.ir.trace import TracedStep
+from jzero.ir.windows import Window
 from jzero.offload import Offload
 from jzero.plan.plan import Plan
 
@@ -97,6 +94,7 @@ class _Scope:
     """What is known of one body while it is rewritten."""
 
     editor: Editor
+    window: Window
     body: AnyJaxpr
     streams: Streams
     on_host: set[Var]
@@ -104,8 +102,18 @@ class _Scope:
     replaces: dict[Var, Var] = field(default_factory=dict)
     dims: dict[Var, Dims] = field(default_factory=dict)
     is_paced: bool = True
-    # (bytes on the device, what is there when they are gone again), as they follow
-    chain: list[tuple[int, tuple[Atom, ...]]] = field(default_factory=list)
+    # result of a stream -> its copy in host memory
+    rested: dict[Var, Atom] = field(default_factory=dict)
+
+    def run_of(self, stream: Stream) -> StreamRun:
+        """How a stream is run."""
+        return StreamRun.of(
+            stream,
+            self.body,
+            self.streams.made_at,
+            host_outs=self.host_outs,
+            replaces=self.replaces,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +154,7 @@ class _Offloader:
         streams = find_streams(jaxpr, inputs)
         scope = _Scope(
             editor=Editor(self.mesh),
+            window=Window(self.window_bytes),
             body=body,
             streams=streams,
             on_host={*inputs, *streams.aliases},
@@ -168,7 +177,6 @@ class _Offloader:
         self, jaxpr: AnyJaxpr, scope: _Scope, is_out: Sequence[bool]
     ) -> AnyJaxpr:
         body, editor = scope.body, scope.editor
-        streamed = {i for s in scope.streams.all for i in s.eqns}
         # result of a stream that is made anew for each reader -> the stream
         refetched: dict[Var, Stream] = {}
         for stream in scope.streams.all:
@@ -177,11 +185,12 @@ class _Offloader:
             else:
                 self._run_stream(stream, scope)
         for index, eqn in enumerate(body.eqns):
-            if index not in streamed:
+            if index not in scope.streams.members:
                 self._rewrite_eqn(eqn, scope, refetched)
         outvars: list[Atom] = []
         for var, is_host in zip(body.outvars, is_out, strict=True):
-            new = editor.read(var)
+            new = scope.rested.get(var) if is_var(var) and is_host else None
+            new = editor.read(var) if new is None else new
             rests = is_on_host(getattr(new, "aval", None))
             if rests != is_host:
                 move = to_host if is_host else to_device
@@ -199,24 +208,23 @@ class _Offloader:
         """Whether to fetch anew for each use, as weights are gathered at use."""
         if not self.is_refetched or not scope.is_paced or len(stream.outs) != 1:
             return False
-        out = stream.outs[0]
-        inside = {i for s in scope.streams.all for i in s.eqns}
-        readers = [i for i, e in enumerate(scope.body.eqns) if out in e.invars]
-        return out not in scope.body.outvars and not inside.intersection(readers)
+        readers = scope.streams.readers[stream.outs[0]]
+        return not any(
+            i in scope.streams.members or i == len(scope.body.eqns) for i in readers
+        )
 
     # --- streams
 
     def _run_stream(self, stream: Stream, scope: _Scope) -> None:
         """Runs a stream when the window has room for it."""
-        run = StreamRun.of(
-            stream, scope.body, host_outs=scope.host_outs, replaces=scope.replaces
-        )
+        run = scope.run_of(stream)
         editor = scope.editor
         like = run.eqns[0]
         leaves = [editor.read(v) for v in stream.leaves]
-        num_bytes, tiling = self._size(run, scope)
+        tiling = run.tiling(scope.dims, self.sizes, self.window_bytes)
+        num_bytes = run.device_bytes(tiling)
         if scope.is_paced and not self.computes_on_host:
-            guards = self._guards(num_bytes, scope)
+            guards = scope.window.guards(num_bytes)
             guards += self._other_readers(run, scope)
             if guards:
                 tied = editor.tie(*leaves, *guards, like=like, scope=SCOPE)
@@ -225,18 +233,28 @@ class _Offloader:
         atoms = [now.get(v, editor.read(v)) for v in run.inputs]
         if self.computes_on_host:
             outs = editor.insert(run.on_host, *atoms, like=like, scope=SCOPE)
-        elif tiling is not None:
+        elif tiling is not None and tiling.num_tiles > 1:
             outs = editor.insert(run.tiled(tiling), *atoms, like=like, scope=SCOPE)
         else:
             outs = self._run_whole(run, now, scope)
         for var, new in zip(stream.outs, outs, strict=True):
-            editor.rename(var, new)
-        back = tuple(
-            new
-            for var, new in zip(stream.outs, outs, strict=True)
-            if var in run.host_outs or not run.host_outs
+            if var not in run.host_outs:
+                editor.rename(var, new)
+                continue
+            scope.rested[var] = new
+            if editor.read(var) is var and self._is_read_again(var, scope):
+                device = editor.insert(to_device, new, like=like, scope=SCOPE)[0]
+                editor.rename(var, device)
+        back = [scope.rested[v] for v in stream.outs if v in scope.rested]
+        scope.window.add(num_bytes, back or outs)
+
+    def _is_read_again(self, var: Var, scope: _Scope) -> bool:
+        """Whether the body itself reads a result, and not in the stream it is of."""
+        members, returned = scope.streams.members, len(scope.body.eqns)
+        return any(
+            i != returned and (i not in members or var not in members[i].outs)
+            for i in scope.streams.readers[var]
         )
-        scope.chain.append((num_bytes, back))
 
     def _run_whole(
         self, run: StreamRun, now: dict[Var, Atom], scope: _Scope
@@ -255,41 +273,15 @@ class _Offloader:
             out = fresh_var(eqn.outvars[0].aval)
             names[eqn.outvars[0]] = out
             editor.append(eqn.replace(invars=operands, outvars=[out]))
-        return [
-            editor.insert(to_host, names[v], like=like, scope=SCOPE)[0]
-            if v in run.host_outs
-            else names[v]
-            for v in run.stream.outs
-        ]
-
-    def _size(self, run: StreamRun, scope: _Scope) -> tuple[int, Tiling | None]:
-        """Bytes of offloaded leaves of a stream on one device, and how it is cut."""
-        stream = run.stream
-        dims = {scope.dims.get(v) for v in stream.leaves}
-        like = stream.leaves[0] if stream.leaves else None
-        lying = dims.pop() if len(dims) == 1 else None
-        if like is None or lying is None:
-            return 0, None
-        moved = [*stream.leaves, *run.host_outs]
-        bytes_per_elem = sum(v.aval.dtype.itemsize for v in moved)
-        # Half of the window: the copies of one stream overlap with the next.
-        tiling = plan_tiles(
-            like.aval.shape,
-            lying,
-            self.sizes,
-            max_local_elems=max(1, self.window_bytes // 2 // bytes_per_elem),
-        )
-        num_bytes = tiling.local_elems * bytes_per_elem
-        return num_bytes, tiling if tiling.num_tiles > 1 else None
-
-    def _guards(self, num_bytes: int, scope: _Scope) -> list[Atom]:
-        """What must be back in host memory before so many bytes more come in."""
-        total = num_bytes
-        for waiting, back in reversed(scope.chain):
-            total += waiting
-            if total > self.window_bytes:
-                return list(back)
-        return []
+        outs: list[Atom] = []
+        for var in run.stream.outs:
+            editor.rename(var, names[var])
+            outs.append(
+                editor.insert(to_host, names[var], like=like, scope=SCOPE)[0]
+                if var in run.host_outs
+                else names[var]
+            )
+        return outs
 
     def _other_readers(self, run: StreamRun, scope: _Scope) -> list[Atom]:
         """What else reads the leaves that a stream replaces, as results of its own.
@@ -301,12 +293,10 @@ class _Offloader:
         if not replaced:
             return []
         done: list[Atom] = []
-        streamed = {i for s in scope.streams.all for i in s.eqns}
-        for index, eqn in enumerate(scope.body.eqns):
-            if index in streamed or not any(
-                is_var(v) and v in replaced for v in eqn.invars
-            ):
-                continue
+        reading = {i for v in replaced for i in scope.streams.readers[v]}
+        returned = len(scope.body.eqns)
+        for index in sorted(reading - scope.streams.members.keys() - {returned}):
+            eqn = scope.body.eqns[index]
             outs = [v for v in eqn.outvars if not isinstance(v, DropVar)]
             if not outs or eqn.primitive.name == BARRIER:
                 continue
@@ -396,9 +386,7 @@ class _Offloader:
 
     def _make_for(self, stream: Stream, guards: Sequence[Atom], scope: _Scope) -> Atom:
         editor = scope.editor
-        run = StreamRun.of(
-            stream, scope.body, host_outs=scope.host_outs, replaces=scope.replaces
-        )
+        run = scope.run_of(stream)
         leaves = [editor.read(v) for v in stream.leaves]
         if guards:
             tied = editor.tie(*leaves, *guards, like=run.eqns[0], scope=SCOPE)
@@ -423,38 +411,7 @@ class _Offloader:
 
         As an operand that the loop takes apart, the compiler would copy the stack.
         """
-        num_consts, num_carry = scan_counts(eqn.params)
-        num_fixed = num_consts + num_carry
         body = jaxpr_callable(self._rewrite_body(eqn.params["jaxpr"], used))
-        length = eqn.params["length"]
-
-        def run(*arrays: jax.Array) -> Any:
-            consts = arrays[:num_consts]
-            stacked = arrays[num_fixed:]
-            is_host = used[num_fixed:]
-
-            def turn(carry: list[Any], now: tuple[Any, list[Any]]) -> Any:
-                number, slices = now
-                rest = iter(slices)
-                here = [
-                    lax.dynamic_index_in_dim(x, number, 0, keepdims=False)
-                    if host
-                    else next(rest)
-                    for x, host in zip(stacked, is_host, strict=True)
-                ]
-                outs = body(*consts, *carry, *here)
-                return list(outs[:num_carry]), list(outs[num_carry:])
-
-            on_device = [x for x, h in zip(stacked, is_host, strict=True) if not h]
-            carry, stacks = lax.scan(
-                turn,
-                list(arrays[num_consts:num_fixed]),
-                (jnp.arange(length), on_device),
-                length=length,
-                reverse=eqn.params["reverse"],
-                unroll=eqn.params["unroll"],
-            )
-            return [*carry, *stacks]
-
+        run = scan_by_number(eqn, body, used)
         # Streams that come first read the results under their old names.
         scope.editor.insert(run, *operands, like=eqn, scope=SCOPE, outs=eqn.outvars)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any
 
-import numpy as np
 import pytest
 
-from jzero.checks import parse_bytes
 from jzero.config import PASS_NAMES, ZeroConfig
 from jzero.errors import ConfigError
 
@@ -63,27 +61,6 @@ def test_replace_validates_again() -> None:
     assert replace(ZeroConfig(), axis="x").axes == ("x",)
     with pytest.raises(ConfigError):
         replace(ZeroConfig(), persistence_threshold=-1)
-
-
-@pytest.mark.parametrize(
-    ("text", "num_bytes"),
-    [
-        ("64MB", 64_000_000),
-        ("16MiB", 2**24),
-        ("16 mib", 2**24),
-        ("1.5KiB", 1536),
-        ("2GB", 2 * 10**9),
-        ("0", 0),
-        ("100", 100),
-        ("7B", 7),
-        (5, 5),
-        (np.int64(5), 5),
-        ("0.1MB", 100_000),
-    ],
-)
-def test_sizes(text: object, num_bytes: int) -> None:
-    assert parse_bytes(text) == num_bytes
-    assert type(parse_bytes(text)) is int
 
 
 def test_findings_are_warned_of_unless_said_otherwise() -> None:
