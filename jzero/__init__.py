@@ -13,6 +13,7 @@ from jzero.errors import (
     DonationError,
     FindingError,
     FindingWarning,
+    HostMemoryError,
     InternalError,
     JzeroError,
     MeshError,
@@ -21,6 +22,7 @@ from jzero.errors import (
     StageError,
     StateError,
 )
+from jzero.fit.ratio import fit_offload
 from jzero.offload import Offload
 from jzero.plan.plan import Plan
 from jzero.step import TrainStep
@@ -34,6 +36,7 @@ __all__ = [
     "Finding",
     "FindingError",
     "FindingWarning",
+    "HostMemoryError",
     "InternalError",
     "JzeroError",
     "MeshError",
@@ -46,6 +49,7 @@ __all__ = [
     "StepReport",
     "TrainStep",
     "ZeroConfig",
+    "fit_offload",
     "pods",
     "shard_train_step",
 ]

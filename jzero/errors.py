@@ -16,6 +16,7 @@ __all__ = [
     "DonationError",
     "FindingError",
     "FindingWarning",
+    "HostMemoryError",
     "InternalError",
     "JzeroError",
     "MeshError",
@@ -73,6 +74,10 @@ class FindingError(JzeroError, RuntimeError):
 
 class FindingWarning(UserWarning):
     """A compiled step does what its plan did not ask for."""
+
+
+class HostMemoryError(JzeroError, ValueError):
+    """Host memory is missing, or too small for what is to be offloaded."""
 
 
 class InternalError(JzeroError, RuntimeError):

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
 from jax.sharding import NamedSharding
 
 from jzero.audit.compiled_step import CompiledStep
+from jzero.config import ZeroConfig
 from jzero.errors import format_problem
 from jzero.plan.host import HOST
 from jzero.plan.plan import Plan
@@ -23,6 +25,7 @@ from jzero.runtime.birth import create_state, name_states
 from jzero.runtime.build import build_program
 from jzero.runtime.calls import StepFunction
 from jzero.runtime.evaluation import EvalStep
+from jzero.runtime.host_memory import available_bytes, check_host_memory
 from jzero.runtime.mutable import Objects, is_mutable, merge_states, split_states
 from jzero.runtime.placement import (
     check_alive,
@@ -74,6 +77,15 @@ class TrainStep:
         self._programs: dict[Any, Program] = {}
         self._known: list[Known] | None = None
         self._quick: Quick | None = None
+
+    @property
+    def config(self) -> ZeroConfig:
+        """The settings."""
+        return self._settings.config
+
+    def with_config(self, config: ZeroConfig) -> TrainStep:
+        """Returns the same step under other settings, nothing compiled yet."""
+        return TrainStep(self._function, replace(self._settings, config=config))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs one step; takes and returns what the step function does.
@@ -169,6 +181,7 @@ class TrainStep:
         plan = plan_for_state(
             name_states(structs, self._function, argnums), known, self._settings
         )
+        check_host_memory(plan, self._settings.mesh, free_bytes=available_bytes())
         self._known = known
         placed = [
             place_leaf(x, resting_place(self._settings.mesh, p))

@@ -19,6 +19,7 @@ from jzero.compat.memory import to_host
 from jzero.ir.facts import constrained_outputs, stacked_outputs
 from jzero.plan.plan import Plan
 from jzero.runtime.calls import StepFunction
+from jzero.runtime.host_memory import available_bytes, check_host_memory
 from jzero.runtime.placement import place_leaf, resting_place, without_axes
 from jzero.runtime.settings import Known, Settings, plan_for_state
 from jzero.runtime.tracing import strong, trace_call
@@ -84,6 +85,7 @@ def create_state(
     named_args = name_states(traced.out, step_function, settings.state_argnums)
     plan = plan_for_state(named_args, facts, settings)
     mesh = settings.mesh
+    check_host_memory(plan, mesh, free_bytes=available_bytes())
     whole = NamedSharding(mesh, PartitionSpec())
     inputs = [place_leaf(x, whole) for x in jax.tree.leaves(call.values)]
     evaluate = jaxpr_callable(traced.jaxpr)

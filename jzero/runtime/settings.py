@@ -15,6 +15,7 @@ import jax
 from jax.sharding import Mesh, PartitionSpec
 
 from jzero.config import ZeroConfig
+from jzero.errors import ConfigError
 from jzero.plan.leaves import describe_tree
 from jzero.plan.plan import Plan, plan_state
 from jzero.plan.roles import assign_roles
@@ -73,7 +74,17 @@ def plan_for_state(
 
     Returns:
       A plan without batch leaves.
+
+    Raises:
+      ConfigError: the ratio of offloading has still to be found.
     """
+    offload = settings.config.offload
+    if offload is not None and offload.ratio == "auto":
+        raise ConfigError(
+            'Offload(ratio="auto") must be fitted to a batch before a state is made.\n'
+            "Remedy: step = jzero.fit_offload(step, *arguments), with the arguments of "
+            "a call as arrays or jax.ShapeDtypeStructs."
+        )
     leaves = []
     start = 0
     for arg, (name, tree) in enumerate(named_args):

@@ -37,12 +37,11 @@ def state_of(num_layers: int = 4) -> dict[str, Any]:
 def chosen(state: Any, **settings: Any) -> set[str]:
     leaves, roles = facts_of(state)
     threshold = settings.pop("persistence_threshold", 0)
-    config = ZeroConfig(
-        persistence_threshold=threshold, offload=Offload(**settings)
-    )
+    config = ZeroConfig(persistence_threshold=threshold, offload=Offload(**settings))
     resting = choose_host(leaves, roles, config)
     return {
-        leaf.path for leaf, r in zip(leaves, resting, strict=True)
+        leaf.path
+        for leaf, r in zip(leaves, resting, strict=True)
         if r.memory_kind == HOST
     }
 
@@ -83,9 +82,7 @@ def test_the_plan_says_where_and_why() -> None:
     config = ZeroConfig(
         persistence_threshold=0, offload=Offload(optimizer="host", ratio=0.5)
     )
-    plans = plan_state(
-        leaves, roles, stage=3, config=config, axis_sizes={"data": 8}
-    )
+    plans = plan_state(leaves, roles, stage=3, config=config, axis_sizes={"data": 8})
     by_path = {p.path: p for p in plans}
     gone = by_path["state['opt_state']['mu']['layer_1']"]
     kept = by_path["state['opt_state']['mu']['layer_0']"]
