@@ -140,6 +140,12 @@ class ZeroConfig:
                 on_finding, ("ignore", "warn", "raise"), "on_finding"
             ),
         }
+        if values["offload"] is not None and "offload" in values["disable_passes"]:
+            raise ConfigError(
+                'ZeroConfig(offload=..., disable_passes=("offload",)): without this '
+                "pass offloaded leaves would be computed with where they cannot be.\n"
+                "Remedy: leave offload out instead."
+            )
         for name, value in values.items():
             object.__setattr__(self, name, value)
 

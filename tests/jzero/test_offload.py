@@ -49,6 +49,11 @@ def test_wrong_values_say_what_to_pass(given: dict[str, Any]) -> None:
         Offload(**given)
 
 
+def test_its_pass_cannot_be_left_out() -> None:
+    with pytest.raises(ConfigError, match="leave offload out"):
+        ZeroConfig(offload=Offload(params="host"), disable_passes=("offload",))
+
+
 def test_a_config_takes_nothing_else() -> None:
     with pytest.raises(ConfigError, match="offload='host'"):
         ZeroConfig(offload="host")  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
+from jzero import Offload
 from jzero.compat.jaxpr import AnyJaxpr, inner
 from jzero.config import PASS_NAMES, ZeroConfig
 from jzero.ir.rules import CAST
@@ -147,6 +148,7 @@ def test_a_pass_is_left_out_by_name(name: str) -> None:
         persistence_threshold=0,
         reduce_window_bytes=0,
         disable_passes=[n for n in PASS_NAMES if n != name],
+        offload=Offload(params="host") if name == "offload" else None,
     )
     step, plan = trace_program("accumulate", 3, config=config)
     if name == "window":  # it acts on an unrolled model
