@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from jzero.compat.jaxpr import AnyJaxpr, Atom, DropVar, JaxprEqn, Var, inner, is_var
 from jzero.ir.rules import BARRIER, is_elementwise
 
-__all__ = ["Stream", "Streams", "find_streams"]
+__all__ = ["Stream", "Streams", "done_reading", "find_streams"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +108,35 @@ def find_streams(jaxpr: AnyJaxpr, offloaded: Sequence[Var]) -> Streams:
         made_at=flow.made_at,
         readers=readers,
     )
+
+
+def done_reading(
+    jaxpr: AnyJaxpr, streams: Streams, leaves: Sequence[Var], level: int
+) -> list[Var]:
+    """Finds scalars that show that others are done with leaves to be replaced.
+
+    Written in place while something else has yet to read it, the compiler would copy
+    a whole leaf in host memory. What reads it for an array is waited for anyway: it
+    is on the way to a gradient.
+
+    Args:
+      jaxpr: a body.
+      streams: its streams.
+      leaves: offloaded leaves that a stream replaces.
+      level: of that stream; what follows from it cannot be waited for.
+    """
+    body = inner(jaxpr)
+    reading = {i for v in leaves for i in streams.readers[v]}
+    done: list[Var] = []
+    for index in sorted(reading - streams.members.keys() - {len(body.eqns)}):
+        eqn = body.eqns[index]
+        outs = [v for v in eqn.outvars if not isinstance(v, DropVar)]
+        if not outs or eqn.primitive.name == BARRIER:
+            continue
+        small = min(outs, key=lambda v: v.aval.size)
+        if streams.levels.get(small, 0) <= level and small.aval.size <= 1:
+            done.append(small)
+    return done
 
 
 def _draw_in(

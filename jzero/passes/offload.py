@@ -23,7 +23,6 @@ from jax.sharding import Mesh
 from jzero.compat.jaxpr import (
     AnyJaxpr,
     Atom,
-    DropVar,
     JaxprEqn,
     Var,
     fresh_var,
@@ -42,7 +41,7 @@ from jzero.ir.order import in_order
 from jzero.ir.rules import BARRIER, is_array
 from jzero.ir.specs import Dims, to_dims
 from jzero.ir.stream_loop import StreamRun
-from jzero.ir.streams import Stream, Streams, find_streams
+from jzero.ir.streams import Stream, Streams, done_reading, find_streams
 from jzero.ir.trace import TracedStep
 from jzero.ir.windows import Window
 from jzero.offload import Offload
@@ -189,9 +188,13 @@ class _Offloader:
                 self._rewrite_eqn(eqn, scope, refetched)
         outvars: list[Atom] = []
         for var, is_host in zip(body.outvars, is_out, strict=True):
-            new = scope.rested.get(var) if is_var(var) and is_host else None
-            new = editor.read(var) if new is None else new
+            new = editor.read(var)
+            if is_var(var) and var in scope.rested and (is_host or new is var):
+                new = scope.rested[var]
             rests = is_on_host(getattr(new, "aval", None))
+            # What the user's own program keeps on the host (an offload policy of
+            # `jax.checkpoint`) stays there.
+            is_host = is_host or is_on_host(getattr(var, "aval", None))
             if rests != is_host:
                 move = to_host if is_host else to_device
                 last = body.eqns[-1] if body.eqns else None
@@ -225,7 +228,9 @@ class _Offloader:
         num_bytes = run.device_bytes(tiling)
         if scope.is_paced and not self.computes_on_host:
             guards = scope.window.guards(num_bytes)
-            guards += self._other_readers(run, scope)
+            replaced = [run.reuses[v] for v in run.host_outs if v in run.reuses]
+            done = done_reading(scope.body, scope.streams, replaced, stream.level)
+            guards += [editor.read(v) for v in done]
             if guards:
                 tied = editor.tie(*leaves, *guards, like=like, scope=SCOPE)
                 leaves = tied[: len(leaves)]
@@ -282,29 +287,6 @@ class _Offloader:
                 else names[var]
             )
         return outs
-
-    def _other_readers(self, run: StreamRun, scope: _Scope) -> list[Atom]:
-        """What else reads the leaves that a stream replaces, as results of its own.
-
-        Written in place while another still has to read it, the compiler would copy
-        the whole leaf in host memory.
-        """
-        replaced = {run.reuses[v] for v in run.host_outs if v in run.reuses}
-        if not replaced:
-            return []
-        done: list[Atom] = []
-        reading = {i for v in replaced for i in scope.streams.readers[v]}
-        returned = len(scope.body.eqns)
-        for index in sorted(reading - scope.streams.members.keys() - {returned}):
-            eqn = scope.body.eqns[index]
-            outs = [v for v in eqn.outvars if not isinstance(v, DropVar)]
-            if not outs or eqn.primitive.name == BARRIER:
-                continue
-            small = min(outs, key=lambda v: v.aval.size)
-            is_before = scope.streams.levels.get(small, 0) <= run.stream.level
-            if is_before and small.aval.size <= 1:
-                done.append(scope.editor.read(small))
-        return done
 
     # --- other uses
 

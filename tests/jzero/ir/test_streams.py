@@ -11,7 +11,7 @@ import numpy as np
 
 from jzero.compat.jaxpr import inner
 from jzero.ir.inline import inline_calls
-from jzero.ir.streams import Streams, find_streams
+from jzero.ir.streams import Streams, done_reading, find_streams
 
 W = np.ones((4, 4), np.float32)
 
@@ -98,3 +98,14 @@ def test_a_barrier_hands_a_leaf_on() -> None:
 def test_reductions_and_products_are_no_streams() -> None:
     found, _ = streams_of(lambda m, x: (m.mean(), x @ m), W, W)
     assert found.all == ()
+
+
+def test_a_norm_of_a_leaf_is_waited_for_before_it_is_replaced() -> None:
+    def step(m: Any, g: Any) -> Any:
+        return m * 0.5 + g, jnp.sum(m), jnp.sum(m * 0.5 + g)
+
+    jaxpr = jax.make_jaxpr(step)(W, W)
+    body = inner(jaxpr)
+    found = find_streams(jaxpr, body.invars[:1])
+    done = done_reading(jaxpr, found, body.invars[:1], found.all[0].level)
+    assert done == [body.outvars[1]]

@@ -17,7 +17,13 @@ from jzero.ir.trace import TracedStep
 from jzero.passes.offload import offload
 from jzero.passes.pipeline import run_passes
 from jzero.plan.plan import Plan
-from tests.jzero.passes.steps import equations, trace_program, trace_step
+from tests.jzero.passes.steps import (
+    PROGRAMS,
+    check_types,
+    equations,
+    trace_program,
+    trace_step,
+)
 
 W = np.ones((16, 16), np.float32)
 
@@ -143,3 +149,25 @@ def test_a_scan_cuts_layers_out_by_number() -> None:
 def test_nothing_offloaded_changes_nothing() -> None:
     step, plan = trace_program("scanned", 3)
     assert offload(step, plan) is step
+
+
+@pytest.mark.parametrize(("stage", "window"), [(1, 2**30), (3, 64)])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_types_and_memories_agree(name: str, stage: int, window: int) -> None:
+    config = config_of(params="host", optimizer="host", window=window)
+    step, plan = trace_program(name, stage, config=config)
+    check_types(run_passes(step, plan).jaxpr)
+
+
+def test_a_result_that_is_returned_twice() -> None:
+    def step(params: Any, slots: Any, x: Any) -> tuple[Any, ...]:
+        slots = {"a": slots["a"] * 0.5 + x}
+        return params, slots, (slots["a"], params["a"])
+
+    for window in (64, 2**30):
+        config = config_of(params="host", optimizer="host", window=window)
+        weights = {"a": W}
+        traced, plan = trace_step(step, (weights, weights, W), 3, config=config)
+        body = inner(offload(traced, plan).jaxpr)
+        resting = [is_on_host(v.aval) for v in body.outvars]
+        assert resting == [True, True, False, False]
