@@ -63,6 +63,11 @@ def test_the_same_losses_as_in_one_process(case: str, num_processes: int) -> Non
         assert seen["norm"] == pytest.approx(alone["norm"], rel=1e-5)
 
 
+def test_offloaded_state_gives_the_same_losses() -> None:
+    resting, offloaded = run("train3", 2), run("train3_offloaded", 2)
+    assert offloaded == resting
+
+
 def test_a_local_batch_is_refused_with_the_remedy() -> None:
     for seen in run("refuse_local_batch", 2):
         for part in ("x", "8, 24", "2 processes", "step.shard_batch"):

@@ -50,8 +50,13 @@ def my_rows(i: int) -> np.ndarray:
     return rows(i)[part * jax.process_index() :][:part]
 
 
-def train(stage: int) -> dict[str, Any]:
-    step = jzero.shard_train_step(train_step, stage=stage, config=SHARD_ALL)
+OFFLOADED = jzero.ZeroConfig(
+    persistence_threshold=0, offload=jzero.Offload(optimizer="host", params="host")
+)
+
+
+def train(stage: int, config: jzero.ZeroConfig = SHARD_ALL) -> dict[str, Any]:
+    step = jzero.shard_train_step(train_step, stage=stage, config=config)
     state = step.init(create, jax.random.key(0))
     losses = []
     for i in range(4):
@@ -60,6 +65,8 @@ def train(stage: int) -> dict[str, Any]:
         *state, loss = step(*state, batch, jax.random.key(i))
         losses.append(float(loss))
     whole = step.gather(state[0])
+    kinds = {x.sharding.memory_kind for x in jax.tree.leaves(state) if x.ndim}
+    assert kinds == {"device" if config is SHARD_ALL else "pinned_host"}
     return {"losses": losses, "norm": float(np.abs(whole["up"]).sum())}
 
 
@@ -125,6 +132,7 @@ def one_fails() -> dict[str, Any]:
 CASES = {
     "train1": lambda: train(1),
     "train3": lambda: train(3),
+    "train3_offloaded": lambda: train(3, OFFLOADED),
     "refuse_local_batch": refuse_local_batch,
     "placed_from_host": placed_from_host,
     "reads": reads,
