@@ -33,6 +33,7 @@ from jzero.config import ZeroConfig
 from jzero.errors import JzeroError
 from jzero.fit.job import Trial, load_job, load_variants, try_job
 from jzero.fit.search import fit_job
+from jzero.offload import Offload
 
 __all__ = ["app", "main"]
 
@@ -61,6 +62,13 @@ Configs = Annotated[
     list[str] | None,
     typer.Option("--config", help="name=value for ZeroConfig; may be repeated."),
 ]
+Offloads = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--offload",
+        help="name=value for Offload, as in optimizer=host; may be repeated.",
+    ),
+]
 Rows = Annotated[
     int | None, typer.Option("--rows", min=1, help="Rows of the batch of one device.")
 ]
@@ -74,6 +82,7 @@ def plan(
     compare: Annotated[bool, typer.Option("--compare", help="All stages.")] = False,
     settings: Settings = None,
     config: Configs = None,
+    offload: Offloads = None,
     rows: Rows = None,
     hbm: Annotated[
         str | None, typer.Option(help="Memory of a device; that of the chip if absent.")
@@ -91,7 +100,7 @@ def plan(
     pods = _pods(pod)
     meshes = {name: pod_mesh(name) for name in pods}
     job = load_job(target, _parse(settings, "--set"))
-    chosen = _config(config)
+    chosen = _config(config, offload)
     limits = {name: _hbm_bytes(name, hbm) for name in pods}
     trials: list[tuple[str, Trial]] = []
     stages = (0, 1, 2, 3) if compare else (stage,)
@@ -124,6 +133,7 @@ def fit(
     max_compiles: Annotated[int, typer.Option(min=4, help="Compile no more.")] = 8,
     settings: Settings = None,
     config: Configs = None,
+    offload: Offloads = None,
     out: Annotated[
         Path | None, typer.Option(help="Also write this .html or .json file.")
     ] = None,
@@ -142,7 +152,7 @@ def fit(
             hbm_bytes=hbm_bytes,
             headroom=headroom,
             max_compiles=max_compiles,
-            config=_config(config),
+            config=_config(config, offload),
             variants=variants,
             progress=advance,
         )
@@ -212,15 +222,25 @@ def _parse(pairs: Sequence[str] | None, option: str) -> dict[str, Any]:
     return parsed
 
 
-def _config(pairs: Sequence[str] | None) -> ZeroConfig:
-    values = _parse(pairs, "--config")
-    known = list(ZeroConfig.__dataclass_fields__)
+def _config(pairs: Sequence[str] | None, offload: Sequence[str] | None) -> ZeroConfig:
+    values = _known(pairs, "--config", ZeroConfig)
+    if offload:
+        values["offload"] = Offload(**_known(offload, "--offload", Offload))
+    return ZeroConfig(**values)
+
+
+def _known(
+    pairs: Sequence[str] | None, option: str, record: type[ZeroConfig | Offload]
+) -> dict[str, Any]:
+    """Reads name=value for the fields of a record."""
+    values = _parse(pairs, option)
+    known = list(record.__dataclass_fields__)
     unknown = [name for name in values if name not in known]
     if unknown:
         raise typer.BadParameter(
-            f"{', '.join(unknown)}: not among {', '.join(known)}", param_hint="--config"
+            f"{', '.join(unknown)}: not among {', '.join(known)}", param_hint=option
         )
-    return ZeroConfig(**values)
+    return values
 
 
 def _check_out(out: Path | None) -> None:

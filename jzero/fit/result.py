@@ -10,6 +10,7 @@ from math import ceil
 
 from jzero.config import ZeroConfig
 from jzero.fit.job import Trial
+from jzero.offload import Offload
 
 __all__ = ["Fit", "Skipped", "write_python"]
 
@@ -95,15 +96,24 @@ class Fit:
         )
 
 
+def _changed(value: ZeroConfig | Offload, usual: ZeroConfig | Offload) -> str:
+    """The arguments in which settings differ from the usual ones."""
+    arguments: list[str] = []
+    for name in type(value).__dataclass_fields__:
+        setting = getattr(value, name)
+        if setting == getattr(usual, name):
+            continue
+        if isinstance(setting, Offload):
+            arguments.append(f"{name}=jzero.Offload({_changed(setting, Offload())})")
+        else:
+            arguments.append(f"{name}={setting!r}")
+    return ", ".join(arguments)
+
+
 def write_python(trial: Trial) -> str:
     """Writes the line of Python that gives a configuration."""
-    usual = ZeroConfig()
-    changed = [
-        f"{name}={getattr(trial.config, name)!r}"
-        for name in ZeroConfig.__dataclass_fields__
-        if getattr(trial.config, name) != getattr(usual, name)
-    ]
-    config = f", config=jzero.ZeroConfig({', '.join(changed)})" if changed else ""
+    changed = _changed(trial.config, ZeroConfig())
+    config = f", config=jzero.ZeroConfig({changed})" if changed else ""
     line = f"jzero.shard_train_step(step_fn, stage={trial.stage}{config})"
     if trial.remat is None:
         return line

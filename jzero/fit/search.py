@@ -1,7 +1,8 @@
 """The cheapest configuration that fits, and the largest batch, in few compiles.
 
 Lives here: `fit_job`. From the stage that holds least to the one that sends least, it
-compiles what its plan and the compiled ones do not rule out. Then it tries the other
+compiles what its plan and the compiled ones do not rule out; if nothing fits it moves
+state to host memory. Then it tries the other
 setting of remat, grows the batch along the line through two compiles, and tries a
 larger persistence threshold, where these promise a faster step. May import: `job`,
 `predict`, `result`. Read next: `jzero/cli/app.py`.
@@ -23,6 +24,7 @@ from jzero.fit.predict import (
     predict_bytes,
 )
 from jzero.fit.result import Fit, Skipped
+from jzero.offload import Offload
 
 __all__ = ["THRESHOLDS", "fit_job"]
 
@@ -34,6 +36,10 @@ _STAGES = (0, 1, 2, 3)
 _MAX_GROWTH = 256
 # Of the smallest windows, at the price of gathers that wait.
 _TIGHT = {"reduce_window_bytes": 0, "reuse_window_bytes": 0, "prefetch_bytes": 0}
+_OFFLOADS = (
+    Offload(optimizer="host"),
+    Offload(optimizer="host", params="host"),
+)
 # A prediction may be wrong by this much before it rules anything out.
 _SLACK = 1.05
 # Times this close are alike: they are estimates.
@@ -116,6 +122,7 @@ def fit_job(
             break
     else:
         _tighten(search, surveyed, start)
+        _offload(search, surveyed, start)
     jobs = {candidate.remat: candidate for candidate in (job, *variants)}
     _switch_remat(search, jobs)
     _grow(search, jobs)
@@ -162,6 +169,24 @@ def _tighten(search: _Search, job: Job, config: ZeroConfig) -> None:
     trial = search.attempt(job, stage, job.num_rows, tight)
     if not search.fits(trial) and job.num_rows > 1 and not search.is_spent:
         search.attempt(job, stage, 1, tight)
+
+
+def _offload(search: _Search, job: Job, config: ZeroConfig) -> None:
+    """Moves state to host memory, the optimizer's first, if nothing else fits."""
+    if config.offload is not None:
+        return
+    for offload in _OFFLOADS:
+        if search.best() is not None or search.is_spent:
+            return
+        moved = replace(config, offload=offload)
+        plan = plan_job(job, search.mesh, stage=max(_STAGES), config=moved)
+        least = least_bytes(plan)
+        if least > search.limit_bytes:
+            search.skipped.append(
+                Skipped(stage=max(_STAGES), least_bytes=least, remat=job.remat)
+            )
+        else:
+            search.attempt(job, max(_STAGES), job.num_rows, moved)
 
 
 def _switch_remat(search: _Search, jobs: dict[bool | None, Job]) -> None:

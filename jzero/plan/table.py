@@ -162,7 +162,7 @@ def _state_table(plan: Plan) -> Table:
             Text(_shape(leaf.shape)),
             str(leaf.dtype),
             Text(format_spec(leaf.spec)),
-            leaf.memory_kind,
+            leaf.memory_kind.removeprefix("pinned_"),
             format_bytes(leaf.local_bytes),
             Text(leaf.reason),
         )

@@ -42,18 +42,24 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_compiler
 def test_plan_of_one_stage_with_its_report(tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
-    done = run("plan", *SMALL, "--pod", "h100:1x8", "--leaves", "--out", str(out))
+    where = ("--pod", "h100:1x8", "--offload", "optimizer=host")
+    done = run("plan", *SMALL, *where, "--leaves", "--out", str(out))
     assert done.returncode == 0, done.stderr
     for text in (
         "not here: nothing ran",
         "device peak",
         "state.params",
         "reduce-scatter",
+        "optimizer, in host memory",
+        " host ",
     ):
         assert text in done.stdout
     (record,) = json.loads(out.read_text())
     assert record["pod"] == "h100:1x8" and record["stage"] == 3
     assert record["num_devices"] == 8 and record["findings"] == []
+    assert record["memory"]["host_peak_bytes"] > 0
+    link = record["host_traffic"]
+    assert link["to_device_bytes"] == link["to_host_bytes"] > 0
 
 
 @needs_compiler
@@ -103,6 +109,7 @@ def test_fit_says_by_how_much_it_misses(capsys: pytest.CaptureFixture[str]) -> N
         (("plan", *SMALL, "--pod", "h100:1x8", "--out", "no/a.html"), "no folder no"),
         (("plan", *SMALL, "--pod", "h100:1x8", "--stage", "4"), "no stage 4"),
         (("plan", *SMALL, "--pod", "h100:1x8", "--config", "x=1"), "not among axis"),
+        (("plan", *SMALL, "--pod", "h100:1x8", "--offload", "x=1"), "among optimizer"),
         (("fit", *SMALL, "--pod", "h100:1x8,h100:2x8"), "one pod"),
         (("fit", *SMALL, "--pod", "h100:1x8", "--hbm", "much"), "hbm"),
     ),

@@ -5,8 +5,13 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from jzero import Offload
 from jzero.config import ZeroConfig
-from jzero.fit.job import load_variants
+from jzero.fit.job import load_job, load_variants, try_job
 from jzero.fit.result import Fit
 from jzero.fit.search import fit_job
 from jzero.runtime.mesh import default_mesh
@@ -118,3 +123,18 @@ def test_nothing_can_fit() -> None:
     fit = fit_job(small(), default_mesh("data"), hbm_bytes=100)
     assert fit.trials == () and len(fit.skipped) == 4
     assert fit.missing_bytes > 0 and "more of them" in fit.advice
+
+
+def test_state_goes_to_host_memory_if_nothing_else_fits() -> None:
+    # One device, on which no stage saves anything; more state than the rest needs.
+    job = load_job("benchmarks.llama:build", {**SETTINGS, "rows": 1, "length": 8})
+    mesh = Mesh(np.array(jax.devices()[:1]), ("data",))
+    offload = Offload(optimizer="host", params="host")
+    both = try_job(job, mesh, stage=3, config=ZeroConfig(offload=offload))
+    fit = fit_job(job, mesh, hbm_bytes=int(both.peak_bytes * 1.02), headroom=0)
+    assert fit.chosen is not None
+    assert fit.chosen.config.offload == offload
+    assert fit.chosen.host_bytes > 0
+    wanted = "offload=jzero.Offload(optimizer='host', params='host')"
+    assert wanted in fit.python
+    assert len(fit.trials) <= 8
