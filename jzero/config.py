@@ -115,6 +115,7 @@ class ZeroConfig:
         disable_passes: Iterable[str] = (),
         on_finding: Literal["ignore", "warn", "raise"] = "warn",
     ) -> None:
+        left_out = _pass_names(disable_passes)
         values = {
             "axis": _axis(axis, "axis"),
             "batch_axis": None
@@ -135,12 +136,12 @@ class ZeroConfig:
             "params": _selector(params),
             "offload": _offload(offload),
             "compiler_options": _compiler_options(compiler_options),
-            "disable_passes": _pass_names(disable_passes),
+            "disable_passes": left_out,
             "on_finding": check_choice(
                 on_finding, ("ignore", "warn", "raise"), "on_finding"
             ),
         }
-        if values["offload"] is not None and "offload" in values["disable_passes"]:
+        if values["offload"] is not None and "offload" in left_out:
             raise ConfigError(
                 'ZeroConfig(offload=..., disable_passes=("offload",)): without this '
                 "pass offloaded leaves would be computed with where they cannot be.\n"

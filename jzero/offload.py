@@ -7,7 +7,7 @@ next: `plan/host.py`, which chooses the leaves.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from jzero.checks import MIB, check_choice, parse_bytes, wrong_value
 from jzero.errors import ConfigError
@@ -105,7 +105,8 @@ def _ratio(value: object) -> float | str:
     if value == "auto":
         return "auto"
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 < value <= 1:
-        wanted = 'a number over 0, at most 1, or "auto"'
-        raise wrong_value("ratio", value, wanted, of="Offload")
-    return float(value)
+    number = float(cast(float, value)) if is_number else 0.0
+    if 0 < number <= 1:
+        return number
+    wanted = 'a number over 0, at most 1, or "auto"'
+    raise wrong_value("ratio", value, wanted, of="Offload")

@@ -76,10 +76,10 @@ class _Inliner:
             outs = [v if isinstance(v, DropVar) else fresh_var(v.aval) for v in outs]
             names.update(zip(eqn.outvars, outs, strict=True))
         if is_touched and is_elementwise(eqn):
-            self._followed.update(outs)
+            self._followed |= set(outs)
         if is_touched and eqn.primitive.name == BARRIER:
             pairs = zip(operands, outs, strict=True)
-            self._followed.update(o for v, o in pairs if v in self._followed)
+            self._followed |= {o for v, o in pairs if v in self._followed}
         changes: dict[str, Any] = {"invars": operands, "outvars": outs}
         if caller is not None:
             stack = caller.source_info.name_stack + eqn.source_info.name_stack

@@ -154,9 +154,9 @@ def _draw_in(
         out = eqn.outvars[0]
         reading = readers.get(out, set())
         streams = {members.get(i) for i in reading}
-        if len(streams) != 1 or None in streams or not out.aval.shape:
+        stream = streams.pop() if len(streams) == 1 else None
+        if stream is None or not out.aval.shape:
             continue
-        (stream,) = streams
         if body.eqns[stream].outvars[0].aval.shape == out.aval.shape:
             members[index] = stream
 
@@ -183,7 +183,7 @@ def _stream(
         operands=operands,
         outs=tuple(v for v in made if readers.get(v, set()) - inside),
         level=level,
-        ready=max((flow.made_at.get(v, -1) for v in operands), default=-1),
+        ready=max((flow.made_at.get(v, -1) for v in taken), default=-1),
     )
 
 
@@ -205,7 +205,7 @@ class _Flow:
         self.made_at.update(dict.fromkeys(eqn.outvars, index))
         if eqn.primitive.name == BARRIER:
             for var, out in zip(eqn.invars, eqn.outvars, strict=True):
-                if is_var(var) and var in self.offloaded:
+                if isinstance(var, Var) and var in self.offloaded:
                     self.offloaded.add(out)
                     self.aliases[out] = self.aliases.get(var, var)
         level = max((self._after(v) for v in eqn.invars), default=0)
@@ -215,9 +215,7 @@ class _Flow:
             self._first[index] = own
             self.levels[eqn.outvars[0]] = own + 1
         elif level:
-            self.levels.update(
-                {v: level for v in eqn.outvars if v not in self.offloaded}
-            )
+            self.levels.update(dict.fromkeys(eqn.outvars, level))
 
     def _after(self, atom: Atom) -> int:
         """Level of what follows from a value by anything but streaming."""
