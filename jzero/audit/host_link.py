@@ -42,7 +42,18 @@ def read_host_traffic(module: Module) -> HostTraffic:
         if moved is not None:
             array, is_to_device = moved
             totals[is_to_device] += array.num_bytes * place.runs
+        elif _ends_host_call(computation, instruction):
+            results = [s for s in instruction.shapes if s.memory_space != _HOST_SPACE]
+            totals[True] += sum(s.num_bytes for s in results) * place.runs
     return HostTraffic(to_device_bytes=totals[True], to_host_bytes=totals[False])
+
+
+def _ends_host_call(computation: Computation, instruction: Instruction) -> bool:
+    """Whether results of a computation on the host arrive, some on the device."""
+    if instruction.opcode not in ("custom-call-done", "call-done", "async-done"):
+        return False
+    start = computation.instructions.get(instruction.operands[0])
+    return start is not None and 'custom_call_target="HostExecute"' in start.rest
 
 
 def _moved(

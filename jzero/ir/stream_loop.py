@@ -164,33 +164,85 @@ class StreamRun:
             v: to_device(x) if is_on_host(jax.typeof(x)) else x
             for v, x in given.items()
         }
-        self._compute(values, shape)
+        self._compute(values, shape, self.eqns)
         return {
             v: to_host(values[v]) if v in self.host_outs else values[v]
             for v in self.stream.outs
         }
 
-    def _compute(self, values: dict[Var, jax.Array], shape: tuple[int, ...]) -> None:
-        for var, scalar in self.spread.items():
+    def _compute(
+        self,
+        values: dict[Var, jax.Array],
+        shape: tuple[int, ...],
+        eqns: Sequence[JaxprEqn],
+    ) -> None:
+        read = {v for e in eqns for v in e.invars if is_var(v)}
+        for var in read & self.spread.keys():
+            scalar = self.spread[var]
             value = values[scalar] if is_var(scalar) else scalar.val
             values[var] = jnp.broadcast_to(value, shape).astype(var.aval.dtype)
-        for eqn in self.eqns:
+        for eqn in eqns:
             operands = [values[v] if is_var(v) else v.val for v in eqn.invars]
             values[eqn.outvars[0]] = eqn.primitive.bind(*operands, **eqn.params)
 
     def on_host(self, *arrays: jax.Array) -> list[jax.Array]:
-        """Runs where the leaves lie: operands go down, device results come up."""
-        names = self.inputs
+        """Runs where the leaves lie: what that takes goes down, the rest comes up.
+
+        Adding an update to parameters that rest on the device is done there.
+        """
+        given = dict(zip(self.inputs, arrays, strict=True))
+        below, above = self._split()
+        wanted = {v for e in above for v in e.invars if is_var(v)}
+        wanted |= set(self.stream.outs)
+        results = [e.outvars[0] for e in below if e.outvars[0] in wanted]
+        read = {v for e in below for v in e.invars if is_var(v)}
+        read |= {v for k, v in self.spread.items() if k in read and is_var(v)}
+        names = [v for v in given if v in read]
         shape = self.eqns[0].outvars[0].aval.shape
 
-        def compute(*given: jax.Array) -> list[jax.Array]:
-            values = dict(zip(names, given, strict=True))
-            self._compute(values, shape)
-            return [values[v] for v in self.stream.outs]
+        def compute(*operands: jax.Array) -> list[jax.Array]:
+            values = dict(zip(names, operands, strict=True))
+            self._compute(values, shape, below)
+            return [values[v] for v in results]
 
-        down = [x if is_on_host(jax.typeof(x)) else to_host(x) for x in arrays]
-        outs = compute_on_host(compute, *down, num_outs=len(self.stream.outs))
+        down = [given[v] for v in names]
+        down = [x if is_on_host(jax.typeof(x)) else to_host(x) for x in down]
+        outs = compute_on_host(compute, *down, num_outs=len(results))
+        here = dict(zip(results, outs, strict=True))
+        values = {v: x for v, x in given.items() if not is_on_host(jax.typeof(x))}
+        for eqn in above:
+            for var in eqn.invars:
+                if is_var(var) and var not in values:
+                    source = here.get(var, given.get(var))
+                    if source is not None:
+                        values[var] = to_device(source)
+        self._compute(values, shape, above)
         return [
-            x if v in self.host_outs else to_device(x)
-            for v, x in zip(self.stream.outs, outs, strict=True)
+            here[v]
+            if v in self.host_outs
+            else values[v]
+            if v in values
+            else to_device(here[v])
+            for v in self.stream.outs
         ]
+
+    def _split(self) -> tuple[list[JaxprEqn], list[JaxprEqn]]:
+        """The equations that are computed on the host, and the others.
+
+        On the device is done what reads state that rests there and what follows from
+        it, so that such state does not move; unless offloaded state follows from it.
+        """
+        needed = set(self.host_outs)
+        for eqn in reversed(self.eqns):
+            if eqn.outvars[0] in needed:
+                needed.update(v for v in eqn.invars if is_var(v))
+        staying = set(self.reuses.values()) - set(self.stream.leaves)
+        above: list[JaxprEqn] = []
+        for eqn in self.eqns:
+            out = eqn.outvars[0]
+            if out not in needed and any(
+                is_var(v) and v in staying for v in eqn.invars
+            ):
+                staying.add(out)
+                above.append(eqn)
+        return [e for e in self.eqns if e.outvars[0] not in staying], above

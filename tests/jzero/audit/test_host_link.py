@@ -58,3 +58,18 @@ def test_copies_slices_and_updates_times_the_trips() -> None:
 def test_a_program_of_one_memory_copies_nothing() -> None:
     text = TEXT.replace(":S(5)", "")
     assert read_host_traffic(parse_module(text)) == HostTraffic()
+
+
+def test_what_a_computation_on_the_host_returns_to_the_device() -> None:
+    text = """HloModule jit_step, is_scheduled=true
+
+ENTRY %main (m: f32[8]) -> f32[8] {
+  %m = f32[8]{0:S(5)} parameter(0)
+  %call = ((f32[8]{0:S(5)}), (f32[8]{0}, f32[8]{0:S(5)}), u32[]) \
+custom-call-start(%m), async_execution_thread="host", custom_call_target="HostExecute"
+  %done = (f32[8]{0}, f32[8]{0:S(5)}) custom-call-done(%call)
+  ROOT %new = f32[8]{0} get-tuple-element(%done), index=0
+}
+"""
+    traffic = read_host_traffic(parse_module(text))
+    assert traffic == HostTraffic(to_device_bytes=32, to_host_bytes=0)

@@ -52,7 +52,7 @@ def inputs(run: StreamRun) -> list[Any]:
 
 def wanted(run: StreamRun, arrays: list[Any]) -> list[Any]:
     values = dict(zip(run.inputs, arrays, strict=True))
-    run._compute(values, SHAPE)
+    run._compute(values, SHAPE, run.eqns)
     return [values[v] for v in run.stream.outs]
 
 
@@ -95,3 +95,11 @@ def test_on_the_host() -> None:
     assert [x.sharding.memory_kind for x in got] == ["pinned_host", "device"]
     for one, other in zip(got, wanted(run, arrays), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_a_parameter_on_the_device_stays_there() -> None:
+    run = run_of_update()
+    below, above = run._split()
+    assert below[1].outvars[0] in run.host_outs
+    assert [e.primitive.name for e in below] == ["mul", "add", "mul"]
+    assert [e.primitive.name for e in above] == ["sub"]
