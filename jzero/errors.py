@@ -12,6 +12,7 @@ from collections.abc import Iterable
 __all__ = [
     "AliasError",
     "BatchError",
+    "CheckpointError",
     "ConfigError",
     "DonationError",
     "FindingError",
@@ -19,6 +20,7 @@ __all__ = [
     "InternalError",
     "JzeroError",
     "MeshError",
+    "MismatchError",
     "ParamsError",
     "PlacementError",
     "StageError",
@@ -65,6 +67,14 @@ class DonationError(JzeroError, RuntimeError):
 
 class AliasError(JzeroError, ValueError):
     """Two paths of a state share one buffer, so it cannot be donated."""
+
+
+class CheckpointError(JzeroError, RuntimeError):
+    """A checkpoint could not be written, found or read."""
+
+
+class MismatchError(JzeroError, ValueError):
+    """A checkpoint holds other leaves, shapes or dtypes than the state asked for."""
 
 
 class FindingError(JzeroError, RuntimeError):
