@@ -13,6 +13,7 @@ __all__ = [
     "AliasError",
     "BatchError",
     "CheckpointError",
+    "CheckpointWarning",
     "ConfigError",
     "DonationError",
     "FindingError",
@@ -71,6 +72,10 @@ class AliasError(JzeroError, ValueError):
 
 class CheckpointError(JzeroError, RuntimeError):
     """A checkpoint could not be written, found or read."""
+
+
+class CheckpointWarning(UserWarning):
+    """A folder of checkpoints holds steps that are not complete."""
 
 
 class MismatchError(JzeroError, ValueError):

@@ -67,7 +67,7 @@ def scan_steps(directory: epath.PathLike) -> tuple[SavedStep, ...]:
 
 
 def latest_complete(directory: epath.PathLike) -> SavedStep | None:
-    """Finds the complete step with the highest number, looking at no more than needed."""
+    """Finds the complete step with the highest number; looks at no more than needed."""
     for _, folder in sorted(_folders(directory), reverse=True):
         found = look_at(folder)
         if found.is_complete:

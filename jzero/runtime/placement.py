@@ -17,11 +17,19 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jzero.errors import AliasError, DonationError, PlacementError, format_problem
 from jzero.ir.specs import Dims, to_dims
 from jzero.plan.leaves import is_key_dtype
+from jzero.plan.plan import LeafPlan
 
 
 def named(mesh: Mesh, spec: PartitionSpec) -> NamedSharding:
     """Returns the sharding of a spec on the device memory of a mesh."""
     return NamedSharding(mesh, spec)
+
+
+def sharding_of(leaf: LeafPlan, mesh: Mesh) -> NamedSharding:
+    """Returns where a plan wants a leaf: its spec, on the devices or their host."""
+    if leaf.memory_kind == "device":
+        return NamedSharding(mesh, leaf.spec)
+    return NamedSharding(mesh, leaf.spec, memory_kind=leaf.memory_kind)
 
 
 def user_spec(leaf: Any, mesh: Mesh, zero_axes: Sequence[str]) -> PartitionSpec:

@@ -1,0 +1,91 @@
+"""Restoring the parts of a step: the leaves that fit, and the position of the data.
+
+Lives here: `restore_leaves`, `restore_data`. May import: `reading.py`,
+`iterators.py`, Orbax. Read next: `checkpointer.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from jzero.checkpoint.compare import RestoreReport
+from jzero.checkpoint.contents import describe_leaves
+from jzero.checkpoint.handlers import RecordRestore, data_file
+from jzero.checkpoint.iterators import pick_state
+from jzero.checkpoint.manifest import DATA_ITEM, STATE_ITEM, Manifest
+from jzero.checkpoint.reading import Target, read_leaves
+from jzero.checkpoint.steps import SavedStep
+from jzero.errors import CheckpointError
+from jzero.runtime.states import StateView
+
+__all__ = ["restore_data", "restore_leaves"]
+
+
+def restore_leaves(
+    manager: ocp.CheckpointManager,
+    found: SavedStep,
+    manifest: Manifest,
+    view: StateView,
+    report: RestoreReport,
+) -> dict[str, jax.Array]:
+    """Reads the leaves that fit, each to where the plan of the state wants it.
+
+    Args:
+        manager: Orbax.
+        found: The step.
+        manifest: What it holds.
+        view: The state it is restored into.
+        report: Which of the leaves fit.
+
+    Returns:
+        Arrays by path.
+
+    Raises:
+        CheckpointError: The store cannot be read.
+    """
+    saved = {leaf.path: leaf for leaf in manifest.leaves}
+    chosen = set(report.restored)
+    wanted = zip(describe_leaves(view), view.facts, view.shardings, strict=True)
+    targets = [
+        Target(saved=saved[leaf.path], dtype=facts.dtype, sharding=sharding)
+        for leaf, facts, sharding in wanted
+        if leaf.path in chosen
+    ]
+
+    def run(arguments: ocp.args.PyTreeRestore) -> Any:
+        items = ocp.args.Composite(**{STATE_ITEM: arguments})
+        return manager.restore(found.step, args=items)[STATE_ITEM]
+
+    try:
+        arrays = read_leaves(targets, manifest, run)
+    except Exception as error:
+        raise CheckpointError(
+            f"cannot read {found.folder}: {error}\n"
+            f"Remedy: `jzero ckpt verify {found.folder.parent}` finds files that have "
+            "changed; restore another step."
+        ) from error
+    paths = [target.saved.path for target in targets]
+    return dict(zip(paths, arrays, strict=True))
+
+
+def restore_data(manager: ocp.CheckpointManager, found: SavedStep, data: Any) -> None:
+    """Sets an iterator to where it was when the step was saved; None does nothing.
+
+    Raises:
+        CheckpointError: The step has no such position, or not one for this process.
+    """
+    if data is None:
+        return
+    if not (found.folder / DATA_ITEM).exists():
+        raise CheckpointError(
+            f"{found.folder} was saved without data=.\n"
+            "Remedy: restore without data=, and set the iterator by the step's number."
+        )
+    items = ocp.args.Composite(**{DATA_ITEM: RecordRestore()})
+    texts = manager.restore(found.step, args=items)[DATA_ITEM]
+    num_processes = jax.process_count()
+    own_name = data_file(jax.process_index(), num_processes)
+    data.set_state(pick_state(texts, own_name, num_processes))
