@@ -69,6 +69,8 @@ class Checkpointer:
         None keeps all.
       snapshot: "host" copies the state to host memory, then writes in the background;
         "blocking" writes before `save` returns, and needs no such memory.
+      compress: compress the arrays: trained float32 weights take 8 % less room and,
+        where the store is fast, more than twice the time.
       timeout_seconds: how long to wait for other processes, and for one save.
 
     Raises:
@@ -93,6 +95,7 @@ class Checkpointer:
         *,
         keep: int | None = None,
         snapshot: Snapshot = "host",
+        compress: bool = False,
         timeout_seconds: float = 1200,
     ) -> None:
         _check_settings(keep, snapshot, timeout_seconds)
@@ -104,6 +107,7 @@ class Checkpointer:
             self._directory,
             keep=keep,
             snapshot=snapshot,
+            compress=compress,
             timeout_seconds=timeout_seconds,
         )
         self._birth: Birth | None = None

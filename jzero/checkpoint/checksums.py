@@ -8,11 +8,11 @@ them. May import: `manifest.py`. Read next: `steps.py`, which looks at sizes onl
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import xxhash
 from etils import epath
 
 from jzero.checkpoint.manifest import MANIFEST_ITEM
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 CHECKSUM_FILE = "checksums.json"
-ALGORITHM = "crc32"
+ALGORITHM = "xxh3_64"
 
 # Orbax rewrites its record of a step when it commits it, after these sums are taken.
 _CHANGES_LATER = frozenset({"_CHECKPOINT_METADATA", "commit_success.txt"})
@@ -44,11 +44,11 @@ class FileSum:
 
     Attributes:
         size_bytes: Its length.
-        crc32: Its CRC-32, eight hexadecimal digits.
+        digest: Its XXH3 hash of 64 bits, as hexadecimal digits.
     """
 
     size_bytes: int
-    crc32: str
+    digest: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ def write_checksums(
     record = {
         "algorithm": ALGORITHM,
         "files": {
-            name: {"bytes": s.size_bytes, ALGORITHM: s.crc32}
+            name: {"bytes": s.size_bytes, ALGORITHM: s.digest}
             for name, s in sum_files(files).items()
         },
     }
@@ -108,7 +108,7 @@ def read_checksums(step_folder: epath.PathLike) -> dict[str, FileSum] | None:
     try:
         files = json.loads(text)["files"]
         return {
-            name: FileSum(size_bytes=int(entry["bytes"]), crc32=str(entry[ALGORITHM]))
+            name: FileSum(size_bytes=int(entry["bytes"]), digest=str(entry[ALGORITHM]))
             for name, entry in files.items()
         }
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -146,8 +146,8 @@ def check_files(
     if sizes_only:
         return problems
     for name, found in sum_files(whole).items():
-        if found.crc32 != sums[name].crc32:
-            what = f"has crc32 {found.crc32} instead of {sums[name].crc32}"
+        if found.digest != sums[name].digest:
+            what = f"has {ALGORITHM} {found.digest} instead of {sums[name].digest}"
             problems.append(FileProblem(name=name, what=what))
     return sorted(problems, key=lambda problem: problem.name)
 
@@ -164,9 +164,9 @@ def files_below(
 
 
 def _sum_file(path: epath.Path) -> FileSum:
-    crc, size_bytes = 0, 0
+    running, size_bytes = xxhash.xxh3_64(), 0
     with path.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):
-            crc = zlib.crc32(block, crc)
+            running.update(block)
             size_bytes += len(block)
-    return FileSum(size_bytes=size_bytes, crc32=f"{crc:08x}")
+    return FileSum(size_bytes=size_bytes, digest=running.hexdigest())

@@ -68,6 +68,7 @@ def make_manager(
     *,
     keep: int | None,
     snapshot: Snapshot,
+    compress: bool,
     timeout_seconds: float,
 ) -> ocp.CheckpointManager:
     """Sets up Orbax for a folder, which it does not create."""
@@ -87,6 +88,7 @@ def make_manager(
     copies_first = snapshot == "host" and jax.default_backend() == "cpu"
     arrays = ocp.PyTreeCheckpointHandler(
         multiprocessing_options=options.multiprocessing_options,
+        use_compression=compress,
         enable_pinned_host_transfer=True if copies_first else None,
     )
     return ocp.CheckpointManager(
