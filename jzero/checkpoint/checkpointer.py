@@ -7,6 +7,7 @@ errors that say what and where. May import: everything in this folder. Read next
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, NoReturn, Protocol, Self, get_args
@@ -362,8 +363,12 @@ class Checkpointer:
             raise error
         step, num_bytes = self._in_flight or (None, 0)
         self._in_flight = None
-        self._is_ready = False  # the next save clears up what this one left
-        raise save_error(error, step, num_bytes, self._directory) from error
+        failure = save_error(error, step, num_bytes, self._directory)
+        if jax.process_index() == 0:
+            # What was written of the step takes room that may just have run out.
+            with contextlib.suppress(OSError):
+                remove_unfinished(self._directory)
+        raise failure from error
 
 
 def _check_settings(

@@ -66,7 +66,7 @@ class RecordHandler(ocp.AsyncCheckpointHandler):
 
     def restore(self, directory: epath.Path, args: Any = None) -> dict[str, str]:
         """Returns the texts in the folder by file name."""
-        return {path.name: path.read_text() for path in directory.iterdir()}
+        return {path.name: path.read_text() for path in directory.glob("*.json")}
 
     def finalize(self, directory: epath.Path) -> None:
         """Sums every file of the step, while the step still has a temporary name."""
