@@ -368,6 +368,8 @@ class Checkpointer:
             # What was written of the step takes room that may just have run out.
             with contextlib.suppress(OSError):
                 remove_unfinished(self._directory)
+        # Orbax no longer counts the steps that this one was to replace.
+        self._manager.reload()
         raise failure from error
 
 
