@@ -1,6 +1,7 @@
-"""Checkpoints: the only importer of Orbax.
+"""Checkpoints: the only importer of Orbax, TensorStore and safetensors.
 
-May import: runtime and below. Read first: `checkpointer.py`.
+May import: runtime and below. Read first: `checkpointer.py`; for what needs no device
+and no model code, `consolidating.py`.
 """
 
 from importlib.util import find_spec
@@ -11,3 +12,23 @@ if find_spec("orbax") is None or find_spec("orbax.checkpoint") is None:
         'Remedy: pip install "jzero[checkpoint]"',
         name="orbax.checkpoint",
     )
+
+# Only now: what they import may be what is missing.
+from jzero.checkpoint.consolidating import Consolidated, consolidate  # noqa: E402
+from jzero.checkpoint.differing import Diff, LeafDiff, diff  # noqa: E402
+from jzero.checkpoint.listing import ListedStep, list_checkpoints  # noqa: E402
+from jzero.checkpoint.loading import load_consolidated  # noqa: E402
+from jzero.checkpoint.verifying import CheckedStep, verify  # noqa: E402
+
+__all__ = [
+    "CheckedStep",
+    "Consolidated",
+    "Diff",
+    "LeafDiff",
+    "ListedStep",
+    "consolidate",
+    "diff",
+    "list_checkpoints",
+    "load_consolidated",
+    "verify",
+]
