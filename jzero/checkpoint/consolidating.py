@@ -41,8 +41,8 @@ from jzero.errors import CheckpointError, format_problem
 __all__ = ["Consolidated", "consolidate"]
 
 # What is read at once, and what waits while another piece is written.
-_PIECE_BYTES = 16_000_000
-_AHEAD_BYTES = 64_000_000
+_PIECE_BYTES = 4_000_000
+_AHEAD_BYTES = 16_000_000
 
 Progress = Callable[[int, int, str], None]
 

@@ -20,8 +20,8 @@ from jzero.checkpoint.store import pieces_of, read_ahead
 
 __all__ = ["Diff", "LeafDiff", "diff"]
 
-_PIECE_BYTES = 16_000_000
-_AHEAD_BYTES = 64_000_000
+_PIECE_BYTES = 4_000_000
+_AHEAD_BYTES = 16_000_000
 
 Progress = Callable[[int, int, str], None]
 

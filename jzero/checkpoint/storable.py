@@ -62,7 +62,7 @@ def encode(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
         return values
     if _is_narrow_integer(values.dtype):
         return values.astype(dtype)
-    return np.ascontiguousarray(values).view(dtype)
+    return np.asarray(values, order="C").view(dtype)
 
 
 def decode(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
@@ -77,8 +77,8 @@ def decode(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     if _is_narrow_integer(dtype):
         return values.astype(dtype)
     if dtype == np.complex128:
-        return np.ascontiguousarray(values).view(dtype)[..., 0]
-    return np.ascontiguousarray(values).view(dtype)
+        return np.asarray(values, order="C").view(dtype)[..., 0]
+    return np.asarray(values, order="C").view(dtype)
 
 
 def _is_narrow_integer(dtype: np.dtype[Any]) -> bool:

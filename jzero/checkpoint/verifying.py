@@ -22,7 +22,7 @@ from jzero.errors import CheckpointError
 
 __all__ = ["CheckedStep", "check_step", "verify"]
 
-_AHEAD_BYTES = 64_000_000
+_AHEAD_BYTES = 16_000_000
 
 Progress = Callable[[int, int, str], None]
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import orbax.checkpoint as ocp
+import tensorstore as ts
 from etils import epath
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
@@ -22,6 +23,7 @@ from jzero.checkpoint.manifest import (
     SavedLeaf,
 )
 
+ALIASES = {"params/tied": "params/odd"}
 VERSIONS = {"jzero": "0.1.0", "jax": jax.__version__}
 
 
@@ -126,3 +128,11 @@ def stored_bytes(leaf: Any) -> bytes:
     if values.dtype == ml_dtypes.int4:
         values = values.astype("int8")
     return np.ascontiguousarray(values).tobytes()
+
+
+def grow(folder: Path, name: str, num_elems: int) -> None:
+    """Makes a one-dimensional array longer, of which no chunk is ever written."""
+    base = {"driver": "file", "path": f"{folder}/"}
+    kvstore = {"driver": "ocdbt", "base": base, "path": f"{name}/"}
+    array = ts.open({"driver": "zarr", "kvstore": kvstore}, open=True).result()
+    array.resize(exclusive_max=[num_elems]).result()
