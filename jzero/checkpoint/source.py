@@ -55,7 +55,8 @@ def split_reference(source: str | os.PathLike[str]) -> tuple[epath.Path, int | N
     """
     text = os.fspath(source)
     match = _REFERENCE.fullmatch(text)
-    if match is None or epath.Path(text).exists():
+    is_local = "://" not in text
+    if match is None or (is_local and epath.Path(text).exists()):
         return epath.Path(text), None
     return epath.Path(match["directory"]), int(match["step"])
 

@@ -62,6 +62,8 @@ def encode(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
         return values
     if _is_narrow_integer(values.dtype):
         return values.astype(dtype)
+    if values.dtype == np.complex128:
+        values = values[..., np.newaxis]
     return np.asarray(values, order="C").view(dtype)
 
 

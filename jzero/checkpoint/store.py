@@ -138,7 +138,7 @@ def open_arrays(folder: epath.Path) -> dict[str, StoredArray]:
             array = future.result()
         except ValueError as error:
             raise CheckpointError(
-                f"{folder}: the array {'/'.join(keys)} cannot be opened: {error}"
+                f"{folder}: the array {'/'.join(keys)} cannot be opened: {_why(error)}"
             ) from error
         stored = StoredArray(
             keys=keys, array=array, key_impl=key_impls.get(names[keys])
@@ -171,7 +171,7 @@ def read_ahead(
         try:
             return piece, tuple(np.asarray(future.result()) for future in futures)
         except ValueError as error:
-            raise CheckpointError(f"{piece.tag} cannot be read: {error}") from error
+            raise CheckpointError(f"{piece.tag} cannot be read: {_why(error)}") from error
 
     for piece in pieces:
         while waiting and held_bytes + piece.size_bytes > max_bytes:
@@ -200,6 +200,11 @@ def pieces_of(
     itemsize = sum(array.dtype.itemsize for array in arrays)
     for slab in plan_slabs(shape, chunk, max_elems=max_bytes // itemsize):
         yield Piece(tag=tag, arrays=tuple(a.array for a in arrays), slab=slab)
+
+
+def _why(error: ValueError) -> str:
+    """Returns what TensorStore says without what it was told."""
+    return str(error).partition(" [")[0]
 
 
 def _read_json(path: epath.Path) -> Any:

@@ -118,7 +118,8 @@ def write_foreign(
     """Writes a step that Orbax alone knows."""
     options = ocp.CheckpointManagerOptions(save_root_metadata=False)
     with ocp.CheckpointManager(directory.absolute(), options=options) as manager:
-        manager.save(step, args=ocp.args.Composite(**{item: ocp.args.PyTreeSave(tree)}))
+        items = ocp.args.Composite(**{item: ocp.args.PyTreeSave(tree)})
+        manager.save(step, args=items, force=True)
     return directory / str(step)
 
 

@@ -260,18 +260,23 @@ def test_what_orbax_wrote_alone(tmp_path: Path) -> None:
 
 
 def test_memory_is_bounded_by_pieces_and_not_by_the_state(tmp_path: Path) -> None:
-    rows = np.zeros((8 * 1024, 4096), "float32")  # 134 MB, in chunks of 17 MB
+    rows = np.zeros((16 * 1024, 4096), "float32")  # 268 MB, in chunks of 34 MB
     write_step(tmp_path / "run", 1, {"params/w": sharded(rows, "data")})
+    # Not ru_maxrss: a child begins with the peak of its parent.
     code = (
-        "import resource, sys\n"
+        "import sys\n"
+        "from pathlib import Path\n"
         "from jzero.checkpoint import consolidate\n"
-        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024\n"
-        "before = peak()\n"
+        "def peak_bytes():\n"
+        "    lines = Path('/proc/self/status').read_text().splitlines()\n"
+        "    return 1024 * int(next(x for x in lines if 'VmHWM' in x).split()[1])\n"
+        "before = peak_bytes()\n"
         "consolidate(sys.argv[1], sys.argv[2])\n"
-        "print(peak() - before)\n"
+        "print(peak_bytes() - before)\n"
     )
     arguments = [str(tmp_path / "run"), str(tmp_path / "out")]
     printed = subprocess.check_output(
         [sys.executable, "-c", code, *arguments], text=True, cwd=ROOT
     )
-    assert int(printed) < 110e6
+    # A piece in each of several stages; 300 MB and more if an array were ever whole.
+    assert 0 < int(printed) < 200e6

@@ -28,11 +28,10 @@ def test_each_element_is_in_one_piece_and_lands_in_its_place(
     for slab in plan_slabs(shape, chunk, max_elems=max_elems):
         assert slab.size_elems <= max(max_elems, prod(chunk))
         # Chunks are whole: pieces begin at their edges, and end there or at the end.
-        for first, extent, c, s in zip(
-            slab.start, slab.shape, chunk, shape, strict=True
-        ):
-            assert first % c == 0
-            assert (first + extent) % c == 0 or first + extent == s
+        for dim, (first, extent) in enumerate(zip(slab.start, slab.shape, strict=True)):
+            assert first % chunk[dim] == 0
+            end = first + extent
+            assert end % chunk[dim] == 0 or end == shape[dim]
         run_elems, firsts = runs(slab, shape)
         flat = array[slab.index].reshape(-1)
         assert run_elems * len(firsts) == flat.size
