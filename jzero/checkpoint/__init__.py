@@ -14,11 +14,11 @@ if find_spec("orbax") is None or find_spec("orbax.checkpoint") is None:
     )
 
 # Only now: what they import may be what is missing.
-from jzero.checkpoint.consolidating import Consolidated, consolidate  # noqa: E402
-from jzero.checkpoint.differing import Diff, LeafDiff, diff  # noqa: E402
-from jzero.checkpoint.listing import ListedStep, list_checkpoints  # noqa: E402
-from jzero.checkpoint.loading import load_consolidated  # noqa: E402
-from jzero.checkpoint.verifying import CheckedStep, verify  # noqa: E402
+from jzero.checkpoint.consolidating import Consolidated, consolidate
+from jzero.checkpoint.differing import Diff, LeafDiff, diff
+from jzero.checkpoint.listing import ListedStep, list_checkpoints
+from jzero.checkpoint.loading import load_consolidated
+from jzero.checkpoint.verifying import CheckedStep, verify
 
 __all__ = [
     "CheckedStep",

@@ -98,7 +98,7 @@ def consolidate(
         separator: What joins the keys of a path to a name, "/" or ".".
         max_shard_bytes: The most bytes of tensors in one file; a number or "5GB".
         overwrite: Replace a folder that an earlier call wrote.
-        check: First compare the step's files with their checksums, where it has any.
+        check: First compare the step's files with their checksums, if jzero wrote it.
         progress: Called with the bytes done, the bytes in all, and what is done.
 
     Returns:
@@ -112,7 +112,14 @@ def consolidate(
     target = Path(out)
     most_bytes = parse_bytes(max_shard_bytes, "max_shard_bytes")
     found = find_source(source)
-    stored = open_leaves(found)
+    check = check and found.manifest is not None
+    try:
+        stored = open_leaves(found)
+    except CheckpointError:
+        # The checksums know which file is to blame.
+        if check:
+            _check(found, progress)
+        raise
     export = plan_export(stored, what=what, only=only, dtype=dtype, separator=separator)
     shards = split_shards((e.tensor for e in export.entries), max_bytes=most_bytes)
     about = _about(found, export, what=what, dtype=dtype, separator=separator)

@@ -145,7 +145,7 @@ def _compare(
     # Keys of two implementations may have bits of different lengths.
     if len(arrays) == 2 and arrays[0].shape == arrays[1].shape:
         max_abs = 0.0 if are_numbers else None
-        pieces = pieces_of(arrays, tag=path, max_bytes=_PIECE_BYTES)
+        pieces = pieces_of(arrays, max_bytes=_PIECE_BYTES)
         for _, (a, b) in read_ahead(pieces, max_bytes=_AHEAD_BYTES):
             num_piece, max_piece = _compare_values(a, b)
             num_elems += num_piece

@@ -83,11 +83,13 @@ class Piece:
     """What is to be read at once: one box, of one array or of two alike ones.
 
     Attributes:
+        name: What texts call it.
         tag: Anything by which the caller knows the piece.
         arrays: The arrays.
         slab: The box within each of them.
     """
 
+    name: str
     tag: Any
     arrays: tuple[Any, ...]
     slab: Slab
@@ -171,7 +173,9 @@ def read_ahead(
         try:
             return piece, tuple(np.asarray(future.result()) for future in futures)
         except ValueError as error:
-            raise CheckpointError(f"{piece.tag} cannot be read: {_why(error)}") from error
+            raise CheckpointError(
+                f"{piece.name} cannot be read: {_why(error)}"
+            ) from error
 
     for piece in pieces:
         while waiting and held_bytes + piece.size_bytes > max_bytes:
@@ -185,7 +189,7 @@ def read_ahead(
 
 
 def pieces_of(
-    arrays: Sequence[StoredArray], *, tag: Any, max_bytes: int
+    arrays: Sequence[StoredArray], *, tag: Any = None, max_bytes: int
 ) -> Iterator[Piece]:
     """Cuts one array, or several of the same shape, into pieces to read.
 
@@ -199,7 +203,12 @@ def pieces_of(
     chunk = [max(sizes) for sizes in zip(*(a.chunk for a in arrays), strict=True)]
     itemsize = sum(array.dtype.itemsize for array in arrays)
     for slab in plan_slabs(shape, chunk, max_elems=max_bytes // itemsize):
-        yield Piece(tag=tag, arrays=tuple(a.array for a in arrays), slab=slab)
+        yield Piece(
+            name=arrays[0].path,
+            tag=tag,
+            arrays=tuple(each.array for each in arrays),
+            slab=slab,
+        )
 
 
 def _why(error: ValueError) -> str:

@@ -142,7 +142,7 @@ def _read_all(source: Source, progress: Progress | None) -> CheckedStep:
     problems: list[FileProblem] = []
     for leaf in leaves:
         assert leaf.array is not None
-        pieces = pieces_of((leaf.array,), tag=leaf.path, max_bytes=_AHEAD_BYTES // 4)
+        pieces = pieces_of((leaf.array,), max_bytes=_AHEAD_BYTES // 4)
         try:
             for _ in read_ahead(pieces, max_bytes=_AHEAD_BYTES):
                 pass

@@ -36,12 +36,13 @@ def steps_table(directory: str, steps: Iterable[ListedStep]) -> Table:
         directory: What was listed.
         steps: What was found.
     """
-    table = plain_table(
-        directory,
-        ("step", "bytes", "leaves", "stage", "devices", "processes", "saved (UTC)"),
-    )
-    table.add_column("versions", justify="left")
-    table.add_column("state", justify="left")
+    table = plain_table(directory, ("step",))
+    # Wrapped rather than cut off, on a narrow terminal.
+    table.add_column("state")
+    table.add_column("bytes", justify="right", no_wrap=True)
+    table.add_column("stage", justify="right")
+    for heading in ("devices", "saved (UTC)", "versions"):
+        table.add_column(heading)
     for step in steps:
         number = "" if step.step is None else str(step.step)
         state = "complete"
@@ -49,19 +50,17 @@ def steps_table(directory: str, steps: Iterable[ListedStep]) -> Table:
             state = escape(f"INCOMPLETE: {step.problem}")
         elif step.is_foreign:
             state = "complete, by Orbax without jzero"
-        cells = [""] * 6
+        cells: tuple[str, ...] = ()
         if step.manifest is not None:
             saved = step.manifest
             versions = saved.versions.items()
-            cells = [
-                str(len(saved.leaves)),
+            cells = (
                 str(saved.stage),
                 f"{saved.num_devices} ({_mesh(saved)})",
-                str(saved.num_processes),
                 saved.time_utc[:19].replace("T", " "),
                 ", ".join(f"{name} {version}" for name, version in versions),
-            ]
-        table.add_row(number, format_size(step.size_bytes), *cells, state)
+            )
+        table.add_row(number, state, format_size(step.size_bytes), *cells)
     return table
 
 

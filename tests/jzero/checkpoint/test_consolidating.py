@@ -280,3 +280,13 @@ def test_memory_is_bounded_by_pieces_and_not_by_the_state(tmp_path: Path) -> Non
     )
     # A piece in each of several stages; 300 MB and more if an array were ever whole.
     assert 0 < int(printed) < 200e6
+
+
+def test_an_array_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    rows = sharded(jnp.asarray(np.random.default_rng(0).random((16, 4096))), "data")
+    folder = write_foreign(tmp_path / "run", 1, {"w": rows})
+    for path in (folder / "state").rglob("ocdbt.process_0/d/*"):
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(CheckpointError, match=r"^w cannot be read"):
+        consolidate(tmp_path / "run", tmp_path / "out", what="all")
+    assert not (tmp_path / "out").exists()

@@ -19,7 +19,7 @@ from tests.jzero.checkpoint.saved_steps import sharded, write_foreign
 def read(folder: Path, path: str, max_bytes: int = 64) -> np.ndarray:
     stored = open_arrays(epath.Path(folder))[path]
     whole = np.empty(stored.shape, stored.dtype)
-    pieces = pieces_of((stored,), tag=path, max_bytes=max_bytes)
+    pieces = pieces_of((stored,), max_bytes=max_bytes)
     for piece, (values,) in read_ahead(pieces, max_bytes=2 * max_bytes):
         assert values.shape == piece.slab.shape
         whole[piece.slab.index] = values
@@ -59,7 +59,7 @@ def test_no_more_is_read_ahead_than_allowed(run: Path) -> None:
     asked: list[int] = []
 
     def pieces() -> Any:
-        for piece in pieces_of((stored,), tag="w", max_bytes=192):
+        for piece in pieces_of((stored,), max_bytes=192):
             asked.append(piece.size_bytes)
             yield piece
 
