@@ -207,8 +207,8 @@ class Checkpointer:
         wanted = describe_leaves(birth.view)
         report = compare(manifest, wanted)
         raise_mismatch(report, str(found.folder))
-        read = restore_leaves(self._manager, found, manifest, birth.view, report)
-        restore_data(self._manager, found, data)
+        read = restore_leaves(found, manifest, birth.view, report)
+        restore_data(found, data)
         state = birth.view.assemble([read[leaf.path] for leaf in wanted])
         return state, found.step + 1
 
@@ -256,9 +256,9 @@ class Checkpointer:
         report = compare(manifest, wanted, what=what, cast=cast)
         if strict:
             raise_mismatch(report, str(found.folder))
-        read = restore_leaves(self._manager, found, manifest, view, report)
+        read = restore_leaves(found, manifest, view, report)
         leaves = self._fill_up(view, wanted, read, is_new=like is None)
-        restore_data(self._manager, found, data)
+        restore_data(found, data)
         state = view.assemble(leaves)
         return state if strict else (state, report)
 

@@ -26,11 +26,7 @@ from jzero.checkpoint.manifest import (
     STATE_ITEM,
 )
 
-__all__ = ["RecordHandler", "RecordSave", "make_registry"]
-
-
-def _is_primary() -> bool:
-    return jax.process_index() == 0
+__all__ = ["RecordHandler", "RecordSave", "data_file", "make_registry", "read_records"]
 
 
 class RecordHandler(ocp.AsyncCheckpointHandler):
@@ -66,7 +62,7 @@ class RecordHandler(ocp.AsyncCheckpointHandler):
 
     def restore(self, directory: epath.Path, args: Any = None) -> dict[str, str]:
         """Returns the texts in the folder by file name."""
-        return {path.name: path.read_text() for path in directory.glob("*.json")}
+        return read_records(directory)
 
     def finalize(self, directory: epath.Path) -> None:
         """Sums every file of the step, while the step still has a temporary name."""
@@ -96,6 +92,11 @@ class RecordSave(ocp.args.CheckpointArgs):
 @dataclass
 class RecordRestore(ocp.args.CheckpointArgs):
     """`RecordHandler` needs to know nothing to read."""
+
+
+def read_records(folder: epath.Path) -> dict[str, str]:
+    """Returns the texts that `RecordHandler`s of all processes wrote, by file name."""
+    return {path.name: path.read_text() for path in folder.glob("*.json")}
 
 
 def data_file(process: int, num_processes: int) -> str:

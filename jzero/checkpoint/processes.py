@@ -2,8 +2,8 @@
 
 Saving is done by all processes together. One that alone calls `save`, or that has
 died, would leave the others waiting inside of Orbax; so they meet here first, and who
-waits too long is told what for. Lives here: `Meeting`. May import: Orbax, errors.
-Read next: `checkpointer.py`.
+waits too long is told what for. Lives here: `Meeting`, `process_options`. May import:
+Orbax, errors. Read next: `checkpointer.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,19 @@ from jax.experimental import multihost_utils
 
 from jzero.errors import CheckpointError
 
-__all__ = ["Meeting"]
+__all__ = ["Meeting", "process_options"]
+
+
+def process_options() -> ocp.options.MultiprocessingOptions:
+    """Tells Orbax which processes take part, namely all.
+
+    Without their names it waits for them in a collective, which never ends if one does
+    not come; with them, at barriers that end.
+    """
+    num_processes = jax.process_count()
+    return ocp.options.MultiprocessingOptions(
+        active_processes=set(range(num_processes)) if num_processes > 1 else None
+    )
 
 
 class Meeting:

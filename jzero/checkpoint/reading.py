@@ -7,17 +7,20 @@ that the store does not hold. May import: Orbax, runtime. Read next: `checkpoint
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+from etils import epath
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jzero.checkpoint.manifest import Manifest, SavedLeaf
+from jzero.checkpoint.processes import process_options
 from jzero.ir.specs import to_dims
 from jzero.runtime.placement import place_leaf
 
@@ -42,14 +45,14 @@ class Target:
 def read_leaves(
     targets: Sequence[Target],
     manifest: Manifest,
-    restore: Callable[[ocp.args.PyTreeRestore], Mapping[str, Any]],
+    folder: epath.Path,
 ) -> list[jax.Array]:
     """Reads leaves, each into its place.
 
     Args:
         targets: What to read.
         manifest: What the step holds.
-        restore: Runs Orbax on the arguments for the item `state`.
+        folder: The item `state` of the step.
 
     Returns:
         One array per target, in order.
@@ -73,12 +76,7 @@ def read_leaves(
                 global_shape=structs[name].shape,
                 dtype=structs[name].dtype,
             )
-    arrays: dict[str, Any] = {}
-    if structs:
-        arguments = ocp.args.PyTreeRestore(
-            item=structs, restore_args=places, partial_restore=True
-        )
-        arrays = dict(restore(arguments))
+    arrays = _run(structs, places, folder) if structs else {}
     taken: set[str] = set()
     leaves = []
     for target, name in zip(targets, names, strict=True):
@@ -89,6 +87,24 @@ def read_leaves(
         leaves.append(_as_wanted(arrays[name], target, is_copy=name in taken))
         taken.add(name)
     return leaves
+
+
+def _run(
+    structs: Mapping[str, jax.ShapeDtypeStruct], places: Any, folder: epath.Path
+) -> Mapping[str, Any]:
+    # Bytes in flight are those of one leaf, beside the state itself. Orbax counts in
+    # 10^9; a fraction gives it the very number.
+    most_bytes = max(x.size * x.dtype.itemsize for x in structs.values()) + 1
+    options = process_options()
+    handler = ocp.PyTreeCheckpointHandler(
+        restore_concurrent_gb=Fraction(most_bytes, 10**9),  # type: ignore[arg-type]
+        multiprocessing_options=options,
+    )
+    arguments = ocp.args.PyTreeRestore(
+        item=dict(structs), restore_args=places, partial_restore=True
+    )
+    with ocp.Checkpointer(handler, multiprocessing_options=options) as orbax:
+        return orbax.restore(folder, args=arguments)
 
 
 def _stored_struct(target: Target, stored: SavedLeaf) -> jax.ShapeDtypeStruct:

@@ -1,7 +1,7 @@
 """Restoring the parts of a step: the leaves that fit, and the position of the data.
 
 Lives here: `restore_leaves`, `restore_data`. May import: `reading.py`,
-`iterators.py`, Orbax. Read next: `checkpointer.py`.
+`iterators.py`. Read next: `checkpointer.py`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import orbax.checkpoint as ocp
 
 from jzero.checkpoint.compare import RestoreReport
 from jzero.checkpoint.contents import describe_leaves
-from jzero.checkpoint.handlers import RecordRestore, data_file
+from jzero.checkpoint.handlers import data_file, read_records
 from jzero.checkpoint.iterators import pick_state
 from jzero.checkpoint.manifest import DATA_ITEM, STATE_ITEM, Manifest
 from jzero.checkpoint.reading import Target, read_leaves
@@ -25,7 +24,6 @@ __all__ = ["restore_data", "restore_leaves"]
 
 
 def restore_leaves(
-    manager: ocp.CheckpointManager,
     found: SavedStep,
     manifest: Manifest,
     view: StateView,
@@ -34,7 +32,6 @@ def restore_leaves(
     """Reads the leaves that fit, each to where the plan of the state wants it.
 
     Args:
-        manager: Orbax.
         found: The step.
         manifest: What it holds.
         view: The state it is restored into.
@@ -55,12 +52,8 @@ def restore_leaves(
         if leaf.path in chosen
     ]
 
-    def run(arguments: ocp.args.PyTreeRestore) -> Any:
-        items = ocp.args.Composite(**{STATE_ITEM: arguments})
-        return manager.restore(found.step, args=items)[STATE_ITEM]
-
     try:
-        arrays = read_leaves(targets, manifest, run)
+        arrays = read_leaves(targets, manifest, found.folder / STATE_ITEM)
     except Exception as error:
         raise CheckpointError(
             f"cannot read {found.folder}: {error}\n"
@@ -71,7 +64,7 @@ def restore_leaves(
     return dict(zip(paths, arrays, strict=True))
 
 
-def restore_data(manager: ocp.CheckpointManager, found: SavedStep, data: Any) -> None:
+def restore_data(found: SavedStep, data: Any) -> None:
     """Sets an iterator to where it was when the step was saved; None does nothing.
 
     Raises:
@@ -84,8 +77,7 @@ def restore_data(manager: ocp.CheckpointManager, found: SavedStep, data: Any) ->
             f"{found.folder} was saved without data=.\n"
             "Remedy: restore without data=, and set the iterator by the step's number."
         )
-    items = ocp.args.Composite(**{DATA_ITEM: RecordRestore()})
-    texts = manager.restore(found.step, args=items)[DATA_ITEM]
+    texts = read_records(found.folder / DATA_ITEM)
     num_processes = jax.process_count()
     own_name = data_file(jax.process_index(), num_processes)
     data.set_state(pick_state(texts, own_name, num_processes))

@@ -21,6 +21,7 @@ from etils import epath
 
 from jzero.checkpoint.handlers import make_registry
 from jzero.checkpoint.manifest import SavedLeaf
+from jzero.checkpoint.processes import process_options
 from jzero.checkpoint.steps import scan_steps, step_folder
 from jzero.runtime.placement import place_leaf
 from jzero.runtime.states import StateView
@@ -72,18 +73,13 @@ def make_manager(
     timeout_seconds: float,
 ) -> ocp.CheckpointManager:
     """Sets up Orbax for a folder, which it does not create."""
-    num_processes = jax.process_count()
     options = ocp.CheckpointManagerOptions(
         max_to_keep=keep,
         step_name_format=CompleteSteps(),
         create=False,
         save_root_metadata=False,
         async_options=ocp.AsyncOptions(timeout_secs=max(1, int(timeout_seconds))),
-        # Named processes make Orbax wait at barriers that end; the default waits in a
-        # collective, which does not.
-        multiprocessing_options=ocp.options.MultiprocessingOptions(
-            active_processes=set(range(num_processes)) if num_processes > 1 else None
-        ),
+        multiprocessing_options=process_options(),
     )
     copies_first = snapshot == "host" and jax.default_backend() == "cpu"
     arrays = ocp.PyTreeCheckpointHandler(
