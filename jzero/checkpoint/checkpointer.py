@@ -227,8 +227,9 @@ class Checkpointer:
         Args:
           step: its number; None takes the newest complete one.
           like: a state that tells the structure and keeps the leaves that are not
-            restored; nnx objects are changed in place. None takes what
-            `restore_or_init` was last called with, and creates these leaves.
+            restored; nnx objects are changed in place. Or what `step.birth(create_fn,
+            *args)` returns, which creates these leaves; None takes that of the last
+            `restore_or_init`.
           what: "all"; "params"; "optimizer", with its counters; or a function that is
             asked about each leaf's path, such as "params/mlp/kernel".
           cast: allow other dtypes than those saved.
@@ -243,7 +244,7 @@ class Checkpointer:
           CheckpointError: there is no such complete step, or it cannot be read.
         """
         self.wait()
-        view = self._view_of(like)
+        birth, view = self._structure_of(like)
         call = f"restore({'' if step is None else step})"
         found = find_step(self._directory, step, self._meeting, call)
         if found is None:
@@ -257,7 +258,7 @@ class Checkpointer:
         if strict:
             raise_mismatch(report, str(found.folder))
         read = restore_leaves(found, manifest, view, report)
-        leaves = self._fill_up(view, wanted, read, is_new=like is None)
+        leaves = _fill_up(view, wanted, read, birth)
         restore_data(found, data)
         state = view.assemble(leaves)
         return state if strict else (state, report)
@@ -328,34 +329,19 @@ class Checkpointer:
                 f"Remedy: save to another folder, or delete the steps from {i} on."
             )
 
-    def _view_of(self, like: Any) -> StateView:
-        if like is not None:
-            return self._step.view(like)
-        if self._birth is None:
+    def _structure_of(self, like: Any) -> tuple[Birth | None, StateView]:
+        """Returns how to create a state that is not there yet, and what it looks like."""
+        birth = like if isinstance(like, Birth) else None
+        if like is None:
+            birth = self._birth
+        if birth is not None:
+            return birth, birth.view
+        if like is None:
             raise CheckpointError(
                 "restore() does not know what the state looks like.\n"
-                "Remedy: pass like=state, or call restore_or_init(create_state, ...) "
-                "before."
+                "Remedy: pass like=state, or like=step.birth(create_state, ...)."
             )
-        return self._birth.view
-
-    def _fill_up(
-        self,
-        view: StateView,
-        wanted: Sequence[SavedLeaf],
-        read: dict[str, jax.Array],
-        *,
-        is_new: bool,
-    ) -> list[Any]:
-        """Puts leaves that were not read beside those that were."""
-        rest = [i for i, leaf in enumerate(wanted) if leaf.path not in read]
-        others: dict[int, Any] = {i: view.leaves[i] for i in rest}
-        if is_new and rest and self._birth is not None:
-            others = dict(zip(rest, self._birth.create(rest), strict=True))
-        return [
-            read[leaf.path] if leaf.path in read else others[i]
-            for i, leaf in enumerate(wanted)
-        ]
+        return None, self._step.view(like)
 
     def _fail(self, error: Exception) -> NoReturn:
         """Raises what a save met, in terms of the save that met it."""
@@ -371,6 +357,23 @@ class Checkpointer:
         # Orbax no longer counts the steps that this one was to replace.
         self._manager.reload()
         raise failure from error
+
+
+def _fill_up(
+    view: StateView,
+    wanted: Sequence[SavedLeaf],
+    read: dict[str, jax.Array],
+    birth: Birth | None,
+) -> list[Any]:
+    """Puts leaves that were not read beside those that were."""
+    rest = [i for i, leaf in enumerate(wanted) if leaf.path not in read]
+    others: dict[int, Any] = {i: view.leaves[i] for i in rest}
+    if birth is not None and rest:
+        others = dict(zip(rest, birth.create(rest), strict=True))
+    return [
+        read[leaf.path] if leaf.path in read else others[i]
+        for i, leaf in enumerate(wanted)
+    ]
 
 
 def _check_settings(

@@ -45,20 +45,22 @@ class RecordHandler(ocp.AsyncCheckpointHandler):
         self, directory: epath.Path, args: RecordSave
     ) -> list[Future] | None:
         """Writes the text in the background, once Orbax has made the folder."""
-        if args.text is None:
+        text = args.text
+        if text is None:
             return None
 
         async def write() -> None:
-            name = self.name(jax.process_index(), jax.process_count())
-            (directory / name).write_text(args.text)
+            (directory / self._own_name()).write_text(text)
 
         return [CommitFutureAwaitingContractedSignals(write(), name="jzero_record")]
 
     def save(self, directory: epath.Path, args: RecordSave) -> None:
         """Writes the text at once."""
         if args.text is not None:
-            name = self.name(jax.process_index(), jax.process_count())
-            (directory / name).write_text(args.text)
+            (directory / self._own_name()).write_text(args.text)
+
+    def _own_name(self) -> str:
+        return self.name(jax.process_index(), jax.process_count())
 
     def restore(self, directory: epath.Path, args: Any = None) -> dict[str, str]:
         """Returns the texts in the folder by file name."""

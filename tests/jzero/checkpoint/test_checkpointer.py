@@ -181,13 +181,16 @@ def test_the_rest_is_created_where_there_is_no_state(
     with jzero.Checkpointer(folder, step) as ckpt:
         with pytest.raises(jzero.CheckpointError, match="like=state"):
             ckpt.restore(what="params")
-        ckpt.restore_or_init(create, 3)
-        state = ckpt.restore(what="params")
+        state = ckpt.restore(like=step.birth(create, 3), what="params")
     assert_same(whole(state.params), kept.params)
     assert_same(
         whole(state._replace(params=None)),
         whole(step.init(create, 3)._replace(params=None)),
     )
+    with jzero.Checkpointer(folder, step) as ckpt:
+        ckpt.restore_or_init(create, 3)
+        again = ckpt.restore(what=lambda path: path.startswith("params/"))
+    assert_same(whole(again), whole(state))
 
 
 def test_every_leaf_that_does_not_fit_is_named(tmp_path: Path, unbroken: Any) -> None:
