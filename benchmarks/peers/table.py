@@ -120,17 +120,26 @@ def markdown(results: Sequence[Result], size: Size, today: datetime.date) -> str
 
 
 def write(path: Path, text: str) -> None:
-    """Replaces what lies between the markers of a document.
+    """Replaces what lies between the markers of the document of all peers.
 
     Raises:
       ValueError: the document has no markers, or several.
     """
+    write_between(path, BEGIN, END, text)
+
+
+def write_between(path: Path, begin: str, end: str, text: str) -> None:
+    """Replaces what lies between two markers of a document.
+
+    Raises:
+      ValueError: the document has no such markers, or several.
+    """
     document = path.read_text()
-    if document.count(BEGIN) != 1 or document.count(END) != 1:
-        raise ValueError(f"{path.name} needs {BEGIN} and {END}, once each")
-    before, rest = document.split(BEGIN)
-    after = rest.split(END)[1]
-    path.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+    if document.count(begin) != 1 or document.count(end) != 1:
+        raise ValueError(f"{path.name} needs {begin} and {end}, once each")
+    before, rest = document.split(begin)
+    after = rest.split(end)[1]
+    path.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}")
 
 
 def terminal(results: Sequence[Result]) -> Table:
