@@ -210,8 +210,8 @@ def _entry(leaf: Leaf, name: str, cast: np.dtype[Any] | None) -> Entry:
         dtype, shape = dtype_of(leaf.dtype), leaf.shape
     else:
         dtype, shape = leaf.array.dtype, leaf.array.shape
-    is_rounded = leaf.key_impl is None and bool(jnp.issubdtype(dtype, np.floating))
-    rounded = cast if is_rounded else None
+    # Random keys are integers here, so they are left alone, too.
+    rounded = cast if jnp.issubdtype(dtype, np.floating) else None
     if rounded is None:
         dtype, shape = storable(dtype, shape)
     tensor = Tensor(name=name, dtype=rounded or dtype, shape=shape)

@@ -85,11 +85,13 @@ def write_step(
     step: int,
     leaves: dict[str, Any],
     aliases: dict[str, str] | None = None,
+    *,
+    compress: bool = True,
 ) -> Path:
     """Writes one step and returns its folder."""
     aliases = aliases or {}
     arrays = {path: data_of(leaf) for path, leaf in leaves.items() if leaf.size}
-    write_foreign(directory, step, arrays)
+    write_foreign(directory, step, arrays, compress=compress)
     described = [describe(path, leaf) for path, leaf in leaves.items()]
     described += [describe(path, leaves[same]) for path, same in aliases.items()]
     manifest = Manifest(
@@ -113,11 +115,21 @@ def write_step(
 
 
 def write_foreign(
-    directory: Path, step: int, tree: Any, item: str = STATE_ITEM
+    directory: Path,
+    step: int,
+    tree: Any,
+    item: str = STATE_ITEM,
+    *,
+    compress: bool = True,
 ) -> Path:
     """Writes a step that Orbax alone knows."""
     options = ocp.CheckpointManagerOptions(save_root_metadata=False)
-    with ocp.CheckpointManager(directory.absolute(), options=options) as manager:
+    registry = ocp.DefaultCheckpointHandlerRegistry()
+    handler = ocp.PyTreeCheckpointHandler(use_compression=compress)
+    registry.add(item, ocp.args.PyTreeSave, handler)
+    with ocp.CheckpointManager(
+        directory.absolute(), options=options, handler_registry=registry
+    ) as manager:
         items = ocp.args.Composite(**{item: ocp.args.PyTreeSave(tree)})
         manager.save(step, args=items, force=True)
     return directory / str(step)

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
+from etils import epath
 
+from jzero.checkpoint.checksums import read_checksums, write_checksums
 from jzero.checkpoint.verifying import verify
 from jzero.errors import CheckpointError
 from tests.jzero.checkpoint.saved_steps import sharded, write_foreign, write_step
@@ -90,6 +92,19 @@ def test_every_kind_of_step(tmp_path: Path) -> None:
     for path in (run / "8" / "state").rglob("d/*"):
         path.unlink()
     assert verify(f"{run}@8")[0].problems
+
+
+def test_files_that_are_right_in_a_step_that_is_not(tmp_path: Path) -> None:
+    folder = write_step(tmp_path / "run", 1, {"params/w": jnp.ones(4)})
+    manifest = folder / "jzero" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 99'))
+    sums = read_checksums(folder)
+    assert sums is not None
+    write_checksums(
+        folder / "jzero", {name: epath.Path(folder) / name for name in sums}
+    )
+    (step,) = verify(tmp_path / "run")
+    assert not step.is_whole and "format 99" in step.problems[0].what
 
 
 def test_one_step_by_its_folder_and_bare_arrays(whole: Path, tmp_path: Path) -> None:
