@@ -52,13 +52,30 @@ def split_reference(source: str | os.PathLike[str]) -> tuple[epath.Path, int | N
     Example:
         >>> split_reference("runs/a@100")
         (PosixGPath('runs/a'), 100)
+
+    Raises:
+        CheckpointError: A library for remote storage is missing.
     """
     text = os.fspath(source)
     match = _REFERENCE.fullmatch(text)
     is_local = "://" not in text
     if match is None or (is_local and epath.Path(text).exists()):
-        return epath.Path(text), None
-    return epath.Path(match["directory"]), int(match["step"])
+        return _reached(text), None
+    return _reached(match["directory"]), int(match["step"])
+
+
+def _reached(text: str) -> epath.Path:
+    """Returns a path whose kind of storage can be read."""
+    path = epath.Path(text)
+    try:
+        path.exists()
+    except ImportError as error:
+        raise CheckpointError(
+            f"{text} cannot be reached: {error}.\n"
+            "Remedy: install what etils.epath needs for it: gcsfs for gs://, s3fs for "
+            "s3://."
+        ) from error
+    return path
 
 
 def find_source(source: str | os.PathLike[str]) -> Source:
@@ -142,9 +159,15 @@ def _newest(directory: epath.Path) -> Source:
                 "name another folder.",
             )
         )
+    inside = [path.name for path in sorted(directory.iterdir())]
     raise CheckpointError(
-        f"{directory} is not a checkpoint: it holds neither steps nor arrays.\n"
-        "Remedy: name the folder that jzero.Checkpointer or Orbax was given."
+        format_problem(
+            f"{directory} is not a checkpoint: it holds neither steps nor arrays"
+            f"{', but:' if inside else '.'}",
+            inside,
+            "name the folder that jzero.Checkpointer or Orbax was given.",
+            max_rows=8,
+        )
     )
 
 

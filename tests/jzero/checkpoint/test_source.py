@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -69,7 +70,7 @@ def test_a_folder_may_have_an_at_sign(tmp_path: Path) -> None:
     write_step(directory, 3, {"params/w": jnp.ones(4)})
     assert find_source(directory).step == 3
     assert find_source(f"{directory}@3").step == 3
-    assert split_reference("gs://bucket/run@7")[1] == 7
+    assert split_reference(f"{tmp_path / 'nowhere'}@7")[1] == 7
 
 
 def test_steps_in_a_folder_that_is_called_like_one(tmp_path: Path) -> None:
@@ -101,3 +102,9 @@ def test_two_sets_of_arrays_under_other_names(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"several things(.|\n)*one(.|\n)*two"):
         find_source(tmp_path / "b")
     assert find_source(tmp_path / "b" / "5" / "two").step == 5
+
+
+@pytest.mark.skipif(find_spec("s3fs") is not None, reason="s3fs is installed")
+def test_remote_paths_say_what_they_need() -> None:
+    with pytest.raises(CheckpointError, match=r"s3://bucket/run(.|\n)*s3fs for s3://"):
+        find_source("s3://bucket/run@7")
