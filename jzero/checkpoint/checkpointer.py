@@ -330,7 +330,7 @@ class Checkpointer:
             )
 
     def _structure_of(self, like: Any) -> tuple[Birth | None, StateView]:
-        """Returns how to create a state that is not there yet, and what it looks like."""
+        """Returns how to create a state, if it is not there yet, and its structure."""
         birth = like if isinstance(like, Birth) else None
         if like is None:
             birth = self._birth

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import jax
@@ -25,6 +24,11 @@ from jzero.ir.specs import to_dims
 from jzero.runtime.placement import place_leaf
 
 __all__ = ["Target", "read_leaves"]
+
+# A state is read in so many parts at most, and in no smaller ones than this, a
+# process.
+_MOST_PARTS = 32
+_LEAST_BYTES = 128 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,21 +94,46 @@ def read_leaves(
 
 
 def _run(
-    structs: Mapping[str, jax.ShapeDtypeStruct], places: Any, folder: epath.Path
-) -> Mapping[str, Any]:
-    # Bytes in flight are those of one leaf, beside the state itself. Orbax counts in
-    # 10^9; a fraction gives it the very number.
-    most_bytes = max(x.size * x.dtype.itemsize for x in structs.values()) + 1
+    structs: Mapping[str, jax.ShapeDtypeStruct],
+    places: Mapping[str, ocp.ArrayRestoreArgs],
+    folder: epath.Path,
+) -> dict[str, Any]:
+    """Reads a part of the leaves at a time: what is in flight is there twice."""
     options = process_options()
-    handler = ocp.PyTreeCheckpointHandler(
-        restore_concurrent_gb=Fraction(most_bytes, 10**9),  # type: ignore[arg-type]
-        multiprocessing_options=options,
-    )
-    arguments = ocp.args.PyTreeRestore(
-        item=dict(structs), restore_args=places, partial_restore=True
-    )
+    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=options)
+    arrays: dict[str, Any] = {}
     with ocp.Checkpointer(handler, multiprocessing_options=options) as orbax:
-        return orbax.restore(folder, args=arguments)
+        for names in _in_parts(structs):
+            arguments = ocp.args.PyTreeRestore(
+                item={name: structs[name] for name in names},
+                restore_args={name: places[name] for name in names},
+                partial_restore=True,
+            )
+            arrays |= orbax.restore(folder, args=arguments)
+    return arrays
+
+
+def _in_parts(structs: Mapping[str, jax.ShapeDtypeStruct]) -> list[list[str]]:
+    """Cuts names into parts of few bytes, but no more parts than are worth it.
+
+    Orbax can limit bytes in flight by itself, but then wakes every waiting read for
+    each that ends: minutes, where leaves are many.
+    """
+    sizes = {name: x.size * x.dtype.itemsize for name, x in structs.items()}
+    most_bytes = max(
+        *sizes.values(),
+        sum(sizes.values()) // _MOST_PARTS,
+        _LEAST_BYTES * jax.process_count(),
+    )
+    parts: list[list[str]] = [[]]
+    part_bytes = 0
+    for name, size_bytes in sizes.items():
+        if parts[-1] and part_bytes + size_bytes > most_bytes:
+            parts.append([])
+            part_bytes = 0
+        parts[-1].append(name)
+        part_bytes += size_bytes
+    return parts
 
 
 def _stored_struct(target: Target, stored: SavedLeaf) -> jax.ShapeDtypeStruct:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -71,7 +72,8 @@ class Job:
             self.changed.notify_all()
 
     def _steps(self, word: str) -> list[int]:
-        return [int(x.split()[1]) for x in self.lines if x.startswith(word)]
+        found = (re.fullmatch(rf"{word} (-?\d+)", line) for line in self.lines)
+        return [int(match[1]) for match in found if match]
 
     def wait_for(self, word: str) -> int:
         """Waits until the job has "restored", or is "saving"; returns the step."""
@@ -114,6 +116,7 @@ def run(num_kills: int, num_processes: int, folder: Path, seed: int = 0) -> list
             step = job.wait_for("restored")
             assert step >= known, f"kill {number}: step {known} was saved, got {step}"
             restored.append(step)
+            print(f"kill {number}: step {step}", file=sys.stderr, flush=True)
             job.wait_for("saving")
             time.sleep(rng.uniform(0.0, 0.8 * num_processes))
         finally:

@@ -42,6 +42,12 @@ def train_step(state: Any, batch: jax.Array) -> Any:
     return jax.tree.map(lambda leaf: leaf + batch.mean(), state), batch.sum()
 
 
+def tell(text: str) -> None:
+    """Prints a line of its own, though libraries may be in the middle of one."""
+    sys.stdout.write(f"\n{text}\n")
+    sys.stdout.flush()
+
+
 def main(folder: str) -> None:
     config = jzero.ZeroConfig(persistence_threshold=0)
     step = jzero.shard_train_step(train_step, config=config)
@@ -56,17 +62,17 @@ def main(folder: str) -> None:
             for shard in leaf.addressable_shards:
                 assert (np.asarray(shard.data) == start - 1).all(), "torn state"
         assert data.position == start, "torn position"
-        print("restored", start - 1, flush=True)
+        tell(f"restored {start - 1}")
         rows = np.ones((8 // jax.process_count(), 4), np.float32)
         batch = step.shard_batch(rows)
         for i in range(start, start + 1000):
             state, _ = step(state, batch)
             data.position += 1
-            print("saving", i, flush=True)
+            tell(f"saving {i}")
             ckpt.save(i, state, data=data)
             if i % 3 == 0:
                 ckpt.wait()
-                print("saved", i, flush=True)
+                tell(f"saved {i}")
 
 
 if __name__ == "__main__":
