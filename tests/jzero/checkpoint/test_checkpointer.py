@@ -15,6 +15,7 @@ import jzero
 from tests.end_to_end.oracle import CompileCounter
 from tests.jzero.checkpoint.small import (
     assert_same,
+    begin,
     bits,
     create,
     make_step,
@@ -29,11 +30,18 @@ SAVED_AT = 2
 
 
 @pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, list[float]]:
+def step() -> Any:
+    """One step for the tests that do not count what it compiles."""
+    return make_step()
+
+
+@pytest.fixture(scope="module")
+def unbroken(
+    step: Any, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Any, list[float]]:
     """A folder with step 2 of a run of six, the state saved, and all losses."""
     folder = tmp_path_factory.mktemp("unbroken")
-    step = make_step()
-    state, losses = train(step, step.init(create), range(SAVED_AT + 1))
+    state, losses = train(step, begin(step), range(SAVED_AT + 1))
     saved(folder, step, state, SAVED_AT)
     kept = whole(state)
     _, more = train(step, state, range(SAVED_AT + 1, NUM_STEPS))
@@ -92,8 +100,7 @@ def test_restored_onto_another_mesh(unbroken: Any) -> None:
     np.testing.assert_allclose(more, unbroken[2][start : start + 1], rtol=1e-6)
 
 
-def test_nothing_to_restore_creates_a_state(tmp_path: Path) -> None:
-    step = make_step()
+def test_nothing_to_restore_creates_a_state(tmp_path: Path, step: Any) -> None:
     state, start = restored(tmp_path / "new", step)
     assert start == 0
     assert_same(whole(state), whole(step.init(create, 7)))
@@ -102,11 +109,10 @@ def test_nothing_to_restore_creates_a_state(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("snapshot", ("host", "blocking"))
 def test_a_save_in_flight_does_not_keep_the_state(
-    tmp_path: Path, snapshot: Any
+    tmp_path: Path, step: Any, snapshot: Any
 ) -> None:
     """What is saved is the state of that step, although its buffers are used again."""
-    step = make_step()
-    state, _ = train(step, step.init(create), range(1))
+    state, _ = train(step, begin(step), range(1))
     with jzero.Checkpointer(tmp_path, step, snapshot=snapshot) as ckpt:
         pointers, kept = [], []
         for i in range(4):
@@ -130,9 +136,8 @@ def test_a_save_in_flight_does_not_keep_the_state(
     assert all(pointers), "buffers were not reused"
 
 
-def test_keep_leaves_the_newest(tmp_path: Path) -> None:
-    step = make_step()
-    state = step.init(create)
+def test_keep_leaves_the_newest(tmp_path: Path, step: Any) -> None:
+    state = begin(step)
     with jzero.Checkpointer(tmp_path, step, keep=2) as ckpt:
         assert ckpt.latest_complete_step is None
         for i in (3, 5, 8, 13):
@@ -143,9 +148,8 @@ def test_keep_leaves_the_newest(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["13", "8"]
 
 
-def test_a_step_that_is_not_the_newest_is_refused(tmp_path: Path) -> None:
-    step = make_step()
-    state = step.init(create)
+def test_a_step_that_is_not_the_newest_is_refused(tmp_path: Path, step: Any) -> None:
+    state = begin(step)
     with jzero.Checkpointer(tmp_path, step) as ckpt:
         ckpt.save(5, state)
         for i in (5, 4):
@@ -157,7 +161,7 @@ def test_parts_of_a_state(unbroken: Any) -> None:
     """Parameters alone, the optimizer alone, and what a function picks."""
     folder, kept, _ = unbroken
     step = make_step(4)
-    mine = step.init(create, 3)
+    mine = begin(step, 3)
     own = whole(mine)
     with jzero.Checkpointer(folder, step) as ckpt:
         state = ckpt.restore(like=mine, what="params")
@@ -172,12 +176,9 @@ def test_parts_of_a_state(unbroken: Any) -> None:
             ckpt.restore(like=mine, what="weights")  # type: ignore[arg-type]
 
 
-def test_the_rest_is_created_where_there_is_no_state(
-    tmp_path: Path, unbroken: Any
-) -> None:
+def test_the_rest_is_created_where_there_is_no_state(step: Any, unbroken: Any) -> None:
     """Fine-tuning without a second state: parameters read, the rest born."""
     folder, kept, _ = unbroken
-    step = make_step()
     with jzero.Checkpointer(folder, step) as ckpt:
         with pytest.raises(jzero.CheckpointError, match="like=state"):
             ckpt.restore(what="params")
@@ -185,7 +186,7 @@ def test_the_rest_is_created_where_there_is_no_state(
     assert_same(whole(state.params), kept.params)
     assert_same(
         whole(state._replace(params=None)),
-        whole(step.init(create, 3)._replace(params=None)),
+        whole(begin(step, 3)._replace(params=None)),
     )
     with jzero.Checkpointer(folder, step) as ckpt:
         ckpt.restore_or_init(create, 3)
@@ -193,7 +194,9 @@ def test_the_rest_is_created_where_there_is_no_state(
     assert_same(whole(again), whole(state))
 
 
-def test_every_leaf_that_does_not_fit_is_named(tmp_path: Path, unbroken: Any) -> None:
+def test_every_leaf_that_does_not_fit_is_named(
+    tmp_path: Path, step: Any, unbroken: Any
+) -> None:
     folder = unbroken[0]
 
     def other(seed: int = 0) -> Any:
@@ -205,7 +208,6 @@ def test_every_leaf_that_does_not_fit_is_named(tmp_path: Path, unbroken: Any) ->
         }
         return state._replace(params=params, table=state.table.astype(jnp.float32))
 
-    step = make_step()
     with jzero.Checkpointer(folder, step) as ckpt:
         with pytest.raises(jzero.MismatchError) as error:
             ckpt.restore_or_init(other)
@@ -235,9 +237,10 @@ def test_every_leaf_that_does_not_fit_is_named(tmp_path: Path, unbroken: Any) ->
     assert float(state.table[1]) == 16777216.0
 
 
-def test_incomplete_steps_are_told_and_left_out(tmp_path: Path, unbroken: Any) -> None:
-    step = make_step()
-    saved(tmp_path, step, step.init(create), 1)
+def test_incomplete_steps_are_told_and_left_out(
+    tmp_path: Path, step: Any, unbroken: Any
+) -> None:
+    saved(tmp_path, step, begin(step), 1)
     (tmp_path / "4").mkdir()
     with (
         jzero.Checkpointer(tmp_path, step) as ckpt,
@@ -253,18 +256,16 @@ def test_incomplete_steps_are_told_and_left_out(tmp_path: Path, unbroken: Any) -
         assert ckpt.latest_complete_step == 4
 
 
-def test_settings_that_make_no_sense_are_named(tmp_path: Path) -> None:
+def test_settings_that_make_no_sense_are_named(tmp_path: Path, step: Any) -> None:
     with pytest.raises(jzero.ConfigError) as error:
-        jzero.Checkpointer(
-            tmp_path, make_step(), keep=0, snapshot="device", timeout_seconds=0
-        )
+        jzero.Checkpointer(tmp_path, step, keep=0, snapshot="device", timeout_seconds=0)
     for part in ("keep", "snapshot", "timeout_seconds"):
         assert part in str(error.value)
 
 
-def test_an_error_in_the_body_is_not_hidden(tmp_path: Path) -> None:
+def test_an_error_in_the_body_is_not_hidden(tmp_path: Path, step: Any) -> None:
     with (
         pytest.raises(KeyError, match="mine"),
-        jzero.Checkpointer(tmp_path, make_step()),
+        jzero.Checkpointer(tmp_path, step),
     ):
         raise KeyError("mine")

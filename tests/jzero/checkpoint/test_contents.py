@@ -10,7 +10,7 @@ import numpy as np
 
 from jzero.checkpoint.contents import describe_leaves, find_aliases, make_manifest
 from jzero.checkpoint.manifest import Manifest
-from tests.jzero.checkpoint.small import create, make_step
+from tests.jzero.checkpoint.small import begin, create, make_step
 
 
 def paths(state: Any) -> list[str]:
@@ -19,7 +19,7 @@ def paths(state: Any) -> list[str]:
 
 def test_leaves_of_a_state() -> None:
     step = make_step()
-    leaves = {x.path: x for x in describe_leaves(step.view(step.init(create)))}
+    leaves = {x.path: x for x in describe_leaves(step.view(begin(step)))}
     up = leaves["params/up"]
     assert (up.role, up.shape, up.dtype) == ("parameter", (24, 16), "float32")
     assert up.spec == ("data", None) and up.memory_kind == "device"
@@ -55,7 +55,7 @@ def test_only_the_same_array_is_an_alias() -> None:
 
 def test_the_manifest_says_what_wrote_it() -> None:
     step = make_step(4, 2)
-    view = step.view(step.init(create))
+    view = step.view(begin(step))
     manifest = make_manifest(3, view, describe_leaves(view), {})
     assert (manifest.step, manifest.stage) == (3, 2)
     assert manifest.mesh_axes == {"data": 4} and manifest.num_devices == 4

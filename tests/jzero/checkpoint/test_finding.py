@@ -11,7 +11,7 @@ from etils import epath
 import jzero
 from jzero.checkpoint.finding import find_step
 from jzero.checkpoint.processes import Meeting
-from tests.jzero.checkpoint.small import create, make_step, saved
+from tests.jzero.checkpoint.small import begin, make_step, saved
 
 MEETING = Meeting("test", 1.0)
 
@@ -19,7 +19,7 @@ MEETING = Meeting("test", 1.0)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> epath.Path:
     step = make_step()
-    folder = saved(tmp_path_factory.mktemp("found"), step, step.init(create), 2)
+    folder = saved(tmp_path_factory.mktemp("found"), step, begin(step), 2)
     shutil.copytree(folder / "2", folder / "3")
     next((folder / "3" / "state").rglob("manifest.ocdbt")).unlink()
     (folder / "5").mkdir()

@@ -8,14 +8,14 @@ import jzero
 from jzero.checkpoint.checksums import check_files, read_checksums
 from jzero.checkpoint.handlers import data_file
 from jzero.checkpoint.manifest import DATA_ITEM, MANIFEST_ITEM, STATE_ITEM
-from tests.jzero.checkpoint.small import create, make_step
+from tests.jzero.checkpoint.small import begin, make_step
 from tests.jzero.checkpoint.test_iterators import Position
 
 
 def test_every_file_of_a_step_has_a_checksum(tmp_path: Path) -> None:
     step = make_step()
     with jzero.Checkpointer(tmp_path, step) as ckpt:
-        ckpt.save(4, step.init(create), data=Position({"next_index": 5}))
+        ckpt.save(4, begin(step), data=Position({"next_index": 5}))
     folder = tmp_path / "4"
     assert {p.name for p in folder.iterdir() if p.is_dir()} == {
         STATE_ITEM,

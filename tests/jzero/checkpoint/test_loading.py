@@ -15,7 +15,14 @@ from jzero.checkpoint.consolidating import consolidate
 from jzero.checkpoint.loading import load_consolidated
 from jzero.errors import CheckpointError, MismatchError
 from tests.jzero.checkpoint.saved_steps import sharded, write_step
-from tests.jzero.checkpoint.small import assert_same, create, make_step, saved, whole
+from tests.jzero.checkpoint.small import (
+    assert_same,
+    begin,
+    create,
+    make_step,
+    saved,
+    whole,
+)
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +30,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
     """A state that the real checkpointer saved, whole, and consolidated."""
     folder = tmp_path_factory.mktemp("trained")
     step = make_step()
-    state = step.init(create)
+    state = begin(step)
     saved(folder / "run", step, state, i=7)
     out = consolidate(folder / "run", folder / "out", what="all").folder
     return out, state, whole(state)

@@ -9,13 +9,13 @@ import pytest
 
 import jzero
 from jzero.checkpoint.steps import latest_complete, look_at, scan_steps, step_folder
-from tests.jzero.checkpoint.small import create, make_step, saved
+from tests.jzero.checkpoint.small import begin, make_step, saved
 
 
 @pytest.fixture(scope="module")
 def one_step(tmp_path_factory: pytest.TempPathFactory) -> Path:
     step = make_step()
-    return saved(tmp_path_factory.mktemp("one"), step, step.init(create), 2)
+    return saved(tmp_path_factory.mktemp("one"), step, begin(step), 2)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from jzero.checkpoint.checksums import read_checksums, write_checksums
 from jzero.checkpoint.verifying import verify
 from jzero.errors import CheckpointError
 from tests.jzero.checkpoint.saved_steps import sharded, write_foreign, write_step
-from tests.jzero.checkpoint.small import create, make_step, saved
+from tests.jzero.checkpoint.small import begin, make_step, saved
 
 # Written at the commit, after the sums were taken; they hold no data and no plan.
 UNSUMMED = {"_CHECKPOINT_METADATA", "commit_success.txt"}
@@ -23,7 +23,7 @@ UNSUMMED = {"_CHECKPOINT_METADATA", "commit_success.txt"}
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that the real checkpointer saved."""
     step = make_step()
-    return saved(tmp_path_factory.mktemp("run"), step, step.init(create), i=7)
+    return saved(tmp_path_factory.mktemp("run"), step, begin(step), i=7)
 
 
 def flip(path: Path, at: int) -> None:
