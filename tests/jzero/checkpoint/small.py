@@ -26,6 +26,7 @@ class State(NamedTuple):
     scale: jax.Array
     empty: jax.Array
     table: jax.Array
+    half: jax.Array
 
 
 TX = optax.chain(
@@ -33,6 +34,7 @@ TX = optax.chain(
     optax.masked(
         optax.adamw(optax.linear_schedule(3e-2, 1e-3, 8)), {"up": True, "down": False}
     ),
+    optax.masked(optax.sgd(1e-2), {"up": False, "down": True}),
 )
 
 
@@ -40,7 +42,7 @@ def create(seed: int = 0) -> State:
     one, two = jax.random.split(jax.random.key(seed))
     params = {
         "up": jax.random.normal(one, (24, 16)) * 0.2,
-        "down": jax.random.normal(two, (16, 8), jnp.bfloat16) * 0.2,
+        "down": jax.random.normal(two, (16, 8)) * 0.2,
     }
     return State(
         params=params,
@@ -49,6 +51,7 @@ def create(seed: int = 0) -> State:
         scale=jnp.float32(2.0**10),
         empty=jnp.zeros((0, 3), jnp.float16),
         table=jnp.arange(16_777_216, 16_777_221, dtype=jnp.int32),
+        half=jax.random.normal(one, (8, 8), jnp.bfloat16),
     )
 
 
@@ -68,8 +71,7 @@ def train_step(state: State, batch: jax.Array) -> tuple[State, jax.Array]:
     def loss(params: Any) -> jax.Array:
         hidden = jnp.tanh(batch @ params["up"])
         hidden = jnp.where(jax.random.bernoulli(now, 0.9, hidden.shape), hidden, 0.0)
-        out = hidden.astype(jnp.bfloat16) @ params["down"]
-        return ((out.astype(jnp.float32) - 1.0) ** 2).mean()
+        return ((hidden @ params["down"] - 1.0) ** 2).mean()
 
     value, grads = jax.value_and_grad(loss)(state.params)
     updates, opt_state = TX.update(grads, state.opt_state, state.params)
