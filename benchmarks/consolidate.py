@@ -261,8 +261,8 @@ def render(rounds: dict[str, list[Measured]], idle_bytes: int) -> str:
     return "\n".join(lines)
 
 
-def conditions(checkpoint_bytes: dict[str, int], num_rounds: int) -> str:
-    """Says what the numbers were measured on."""
+def conditions(checkpoint_bytes: dict[str, int], num_rounds: int, load: float) -> str:
+    """Says what the numbers were measured on, and how busy the machine was."""
     num_params = sum(map(prod, weights.shapes(SIZE).values()))
     sizes = ", ".join(f"{n} {b / 1e6:.0f} MB" for n, b in checkpoint_bytes.items())
     versions = ", ".join(
@@ -270,7 +270,8 @@ def conditions(checkpoint_bytes: dict[str, int], num_rounds: int) -> str:
         for name in ("jax", "orbax-checkpoint", "tensorstore", "safetensors")
     )
     return (
-        f"{datetime.date.today().isoformat()}, {cpu_name()}, {os.cpu_count()} cores. "
+        f"{datetime.date.today().isoformat()}, {cpu_name()}, {os.cpu_count()} cores, "
+        f"a load average of up to {load:.0f}. "
         f"{num_params / 1e6:.2f} M parameters; checkpoints on disk: {sizes}. "
         f"{versions}. {num_rounds} interleaved rounds, medians; the highest peak. "
         "Seconds hold imports and, for jzero, waiting until the disk has all. Files "
@@ -298,12 +299,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sizes["DeepSpeed"] = _folder_bytes(saved)
         tools += deepspeed_tools(saved, python)
     rounds: dict[str, list[Measured]] = {tool.name: [] for tool in tools}
+    load = 0.0
     for _ in range(settings.rounds):
+        load = max(load, os.getloadavg()[0])
         for tool in tools:
             rounds[tool.name].append(measure(tool, FOLDER / "out"))
             print(tool.name, rounds[tool.name][-1], flush=True)
     idle = measure_idle()
-    text = f"{conditions(sizes, settings.rounds)}\n\n{render(rounds, idle)}"
+    text = f"{conditions(sizes, settings.rounds, load)}\n\n{render(rounds, idle)}"
     print(text)
     if not settings.without_peers:
         write_between(DOCUMENT, BEGIN, END, text)
