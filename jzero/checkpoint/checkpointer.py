@@ -8,7 +8,7 @@ errors that say what and where. May import: everything in this folder. Read next
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn, Protocol, Self, get_args
 
@@ -26,11 +26,10 @@ from jzero.checkpoint.manifest import (
     DATA_ITEM,
     MANIFEST_ITEM,
     STATE_ITEM,
-    SavedLeaf,
     read_manifest,
 )
 from jzero.checkpoint.processes import Meeting
-from jzero.checkpoint.restoring import restore_data, restore_leaves
+from jzero.checkpoint.restoring import fill_up, restore_data, restore_leaves
 from jzero.checkpoint.saving import (
     Snapshot,
     arrays_to_save,
@@ -69,7 +68,7 @@ class Checkpointer:
       keep: how many steps to keep; older ones are deleted once a new one is complete.
         None keeps all.
       snapshot: "host" copies the state to host memory, then writes in the background;
-        "blocking" writes before `save` returns, and needs no such memory.
+        "blocking" writes before `save` returns, and on CPUs needs no such copy.
       compress: compress the arrays: trained float32 weights take 8 % less room and,
         where the store is fast, more than twice the time.
       timeout_seconds: how long to wait for other processes, and for one save.
@@ -209,7 +208,7 @@ class Checkpointer:
         raise_mismatch(report, str(found.folder))
         read = restore_leaves(found, manifest, birth.view, report)
         restore_data(found, data)
-        state = birth.view.assemble([read[leaf.path] for leaf in wanted])
+        state = birth.view.assemble(fill_up(birth.view, read, None))
         return state, found.step + 1
 
     def restore(
@@ -258,7 +257,7 @@ class Checkpointer:
         if strict:
             raise_mismatch(report, str(found.folder))
         read = restore_leaves(found, manifest, view, report)
-        leaves = _fill_up(view, wanted, read, birth)
+        leaves = fill_up(view, read, birth)
         restore_data(found, data)
         state = view.assemble(leaves)
         return state if strict else (state, report)
@@ -357,23 +356,6 @@ class Checkpointer:
         # Orbax no longer counts the steps that this one was to replace.
         self._manager.reload()
         raise failure from error
-
-
-def _fill_up(
-    view: StateView,
-    wanted: Sequence[SavedLeaf],
-    read: dict[str, jax.Array],
-    birth: Birth | None,
-) -> list[Any]:
-    """Puts leaves that were not read beside those that were."""
-    rest = [i for i, leaf in enumerate(wanted) if leaf.path not in read]
-    others: dict[int, Any] = {i: view.leaves[i] for i in rest}
-    if birth is not None and rest:
-        others = dict(zip(rest, birth.create(rest), strict=True))
-    return [
-        read[leaf.path] if leaf.path in read else others[i]
-        for i, leaf in enumerate(wanted)
-    ]
 
 
 def _check_settings(

@@ -1,11 +1,12 @@
 """Restoring the parts of a step: the leaves that fit, and the position of the data.
 
-Lives here: `restore_leaves`, `restore_data`. May import: `reading.py`,
+Lives here: `restore_leaves`, `fill_up`, `restore_data`. May import: `reading.py`,
 `iterators.py`. Read next: `checkpointer.py`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -18,9 +19,10 @@ from jzero.checkpoint.manifest import DATA_ITEM, STATE_ITEM, Manifest
 from jzero.checkpoint.reading import Target, read_leaves
 from jzero.checkpoint.steps import SavedStep
 from jzero.errors import CheckpointError
+from jzero.runtime.birth import Birth
 from jzero.runtime.states import StateView
 
-__all__ = ["restore_data", "restore_leaves"]
+__all__ = ["fill_up", "restore_data", "restore_leaves"]
 
 
 def restore_leaves(
@@ -62,6 +64,27 @@ def restore_leaves(
         ) from error
     paths = [target.saved.path for target in targets]
     return dict(zip(paths, arrays, strict=True))
+
+
+def fill_up(
+    view: StateView, read: Mapping[str, jax.Array], birth: Birth | None
+) -> list[Any]:
+    """Puts leaves that were not read beside those that were, in flattening order.
+
+    Args:
+        view: The state, with the leaves that it has.
+        read: What `restore_leaves` returned.
+        birth: Creates the leaves that were not read; None takes those of the view.
+    """
+    leaves: list[Any] = [
+        read.get(saved.path, leaf)
+        for saved, leaf in zip(describe_leaves(view), view.leaves, strict=True)
+    ]
+    rest = [i for i, s in enumerate(describe_leaves(view)) if s.path not in read]
+    if birth is not None and rest:
+        for i, leaf in zip(rest, birth.create(rest), strict=True):
+            leaves[i] = leaf
+    return leaves
 
 
 def restore_data(found: SavedStep, data: Any) -> None:

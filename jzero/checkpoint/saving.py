@@ -29,7 +29,7 @@ from jzero.runtime.states import StateView
 __all__ = ["Snapshot", "arrays_to_save", "make_manager", "remove_unfinished"]
 
 # "host" copies the state to host memory before `save` returns; "blocking" returns when
-# all is written and copies next to nothing.
+# all is written, so that on CPUs nothing need be copied.
 Snapshot = Literal["host", "blocking"]
 
 

@@ -55,9 +55,7 @@ def main(folder: str) -> None:
     with jzero.Checkpointer(folder, step, keep=2, timeout_seconds=60) as ckpt:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", jzero.CheckpointWarning)
-            state, start = ckpt.restore_or_init(
-                create, data=data if ckpt.latest_complete_step is not None else None
-            )
+            state, start = ckpt.restore_or_init(create, data=data)
         for leaf in jax.tree.leaves(state):
             for shard in leaf.addressable_shards:
                 assert (np.asarray(shard.data) == start - 1).all(), "torn state"
