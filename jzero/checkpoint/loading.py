@@ -171,12 +171,12 @@ def _check(
         if tensor is None:
             wrong.append((name, "is not in the files"))
             continue
-        is_key = is_key_dtype(fact.dtype)
-        shape = tensor.shape[: len(fact.shape)] if is_key else tensor.shape
-        if shape != fact.shape:
+        impl = files.key_impls.get(name)
+        if _is_retyped(tensor, fact, impl, cast=cast):
+            dtype = tensor.dtype if impl is None else f"key<{impl}>"
+            wrong.append((name, f"has another dtype: {dtype} -> {fact.dtype}"))
+        elif tensor.shape != (_bits_shape(fact) if tensor.size else fact.shape):
             wrong.append((name, f"has another shape: {tensor.shape} -> {fact.shape}"))
-        elif _is_retyped(tensor, fact, files.key_impls.get(name), cast=cast):
-            wrong.append((name, f"has another dtype: {tensor.dtype} -> {fact.dtype}"))
     if strict:
         extra = files.tensors.keys() - set(names)
         wrong += [(name, "is not in the template") for name in sorted(extra)]
@@ -201,13 +201,19 @@ def _is_retyped(
     return is_key_dtype(fact.dtype) or (not cast and tensor.dtype != fact.dtype)
 
 
+def _bits_shape(fact: LeafFacts) -> tuple[int, ...]:
+    """Returns the shape of a leaf in the files, with one more dim for random keys."""
+    if not is_key_dtype(fact.dtype):
+        return fact.shape
+    keys = jax.ShapeDtypeStruct(fact.shape, fact.dtype)
+    return jax.eval_shape(jax.random.key_data, keys).shape
+
+
 def _place(like: Any, fact: LeafFacts, values: np.ndarray, impl: str | None) -> Any:
     """Makes an array of values where another one lies."""
     sharding = getattr(like, "sharding", None)
     if impl is not None:
-        keys = jax.ShapeDtypeStruct(fact.shape, fact.dtype)
-        shape = jax.eval_shape(jax.random.key_data, keys).shape
-        bits = jnp.asarray(values.reshape(shape))
+        bits = jnp.asarray(values.reshape(_bits_shape(fact)))
         return jax.device_put(jax.random.wrap_key_data(bits, impl=impl), sharding)
     if isinstance(like, np.ndarray | np.generic):
         return np.array(values, like.dtype)

@@ -84,7 +84,8 @@ def test_each_device_reads_its_part(tmp_path: Path) -> None:
 def test_all_that_does_not_fit_is_listed(trained: tuple[Path, Any, Any]) -> None:
     out, _, _ = trained
     like = {
-        "params": {"up": jnp.zeros((24, 8)), "down": jnp.zeros((16, 8), "float16")},
+        "params": {"up": jnp.zeros((24, 8))},
+        "half": jnp.zeros((8, 8), "float16"),
         "key": jnp.zeros(2, "uint32"),
         "scale": jax.random.key(0),
         "more": jnp.zeros(3),
@@ -94,8 +95,8 @@ def test_all_that_does_not_fit_is_listed(trained: tuple[Path, Any, Any]) -> None
     text = str(raised.value)
     for row in (
         r"params/up    has another shape: (24, 16) -> (24, 8)",
-        r"params/down  has another dtype: bfloat16 -> float16",
-        r"key          has another dtype: uint32 -> uint32",
+        r"half         has another dtype: bfloat16 -> float16",
+        r"key          has another dtype: key<threefry2x32> -> uint32",
         r"scale        has another dtype: float32 -> key<fry>",
         r"more         is not in the files",
         r"table        is not in the template",
@@ -105,10 +106,10 @@ def test_all_that_does_not_fit_is_listed(trained: tuple[Path, Any, Any]) -> None
 
 def test_a_part_and_a_cast_when_asked(trained: tuple[Path, Any, Any]) -> None:
     out, _, expected = trained
-    like = {"params": {"down": jnp.zeros((16, 8))}}
-    loaded = load_consolidated(out, like, cast=True, strict=False)["params"]["down"]
+    like = {"half": jnp.zeros((8, 8))}
+    loaded = load_consolidated(out, like, cast=True, strict=False)["half"]
     assert loaded.dtype == jnp.float32
-    np.testing.assert_array_equal(loaded, expected.params["down"].astype("float32"))
+    np.testing.assert_array_equal(loaded, expected.half.astype("float32"))
 
 
 def test_files_that_the_package_wrote(tmp_path: Path) -> None:
@@ -128,3 +129,17 @@ def test_what_is_missing_is_told(tmp_path: Path) -> None:
     (done.folder / "model.safetensors.index.json").write_text("{")
     with pytest.raises(CheckpointError, match="cannot be read"):
         load_consolidated(done.folder)
+
+
+def test_random_keys_of_another_number(run: Path, tmp_path: Path, leaves: Any) -> None:
+    done = consolidate(run, tmp_path / "out", what="all", only=["*rng*"])
+    like = {"rng": leaves["rng"], "rngs": leaves["rngs"], "no_rngs": leaves["no_rngs"]}
+    assert_same(load_consolidated(done.folder, like), like)
+    with pytest.raises(MismatchError) as raised:
+        load_consolidated(done.folder, {**like, "rngs": like["rngs"][0]})
+    assert "rngs  has another shape: (3, 4) -> ()" in str(raised.value)
+    many = jax.random.split(like["rngs"][0], (3, 4))
+    with pytest.raises(MismatchError, match="rngs  has another shape"):
+        load_consolidated(done.folder, {**like, "rngs": many})
+    with pytest.raises(MismatchError, match="rngs  has another dtype: key<rbg>"):
+        load_consolidated(done.folder, {**like, "rngs": jax.random.key(0)})
