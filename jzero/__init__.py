@@ -1,5 +1,8 @@
 """jzero: ZeRO for JAX, as a transformation of the user's own training step."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from jzero.api import shard_train_step
 from jzero.audit import pods
 from jzero.audit.compiled_step import CompiledStep
@@ -9,6 +12,8 @@ from jzero.config import ZeroConfig
 from jzero.errors import (
     AliasError,
     BatchError,
+    CheckpointError,
+    CheckpointWarning,
     ConfigError,
     DonationError,
     FindingError,
@@ -17,6 +22,7 @@ from jzero.errors import (
     InternalError,
     JzeroError,
     MeshError,
+    MismatchError,
     ParamsError,
     PlacementError,
     StageError,
@@ -27,9 +33,16 @@ from jzero.offload import Offload
 from jzero.plan.plan import Plan
 from jzero.step import TrainStep
 
+if TYPE_CHECKING:
+    from jzero import checkpoint
+    from jzero.checkpoint.checkpointer import Checkpointer
+
 __all__ = [
     "AliasError",
     "BatchError",
+    "CheckpointError",
+    "CheckpointWarning",
+    "Checkpointer",
     "CompiledStep",
     "ConfigError",
     "DonationError",
@@ -40,6 +53,7 @@ __all__ = [
     "InternalError",
     "JzeroError",
     "MeshError",
+    "MismatchError",
     "Offload",
     "ParamsError",
     "PlacementError",
@@ -49,7 +63,17 @@ __all__ = [
     "StepReport",
     "TrainStep",
     "ZeroConfig",
+    "checkpoint",
     "fit_offload",
     "pods",
     "shard_train_step",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Orbax is an extra, and importing it takes longer than importing all the rest.
+    if name == "checkpoint":
+        return importlib.import_module("jzero.checkpoint")
+    if name == "Checkpointer":
+        return importlib.import_module("jzero.checkpoint.checkpointer").Checkpointer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 __all__ = [
     "AliasError",
     "BatchError",
+    "CheckpointError",
+    "CheckpointWarning",
     "ConfigError",
     "DonationError",
     "FindingError",
@@ -20,6 +22,7 @@ __all__ = [
     "InternalError",
     "JzeroError",
     "MeshError",
+    "MismatchError",
     "ParamsError",
     "PlacementError",
     "StageError",
@@ -66,6 +69,18 @@ class DonationError(JzeroError, RuntimeError):
 
 class AliasError(JzeroError, ValueError):
     """Two paths of a state share one buffer, so it cannot be donated."""
+
+
+class CheckpointError(JzeroError, RuntimeError):
+    """A checkpoint could not be written, found or read."""
+
+
+class CheckpointWarning(UserWarning):
+    """A folder of checkpoints holds steps that are not complete."""
+
+
+class MismatchError(JzeroError, ValueError):
+    """A checkpoint holds other leaves, shapes or dtypes than the state asked for."""
 
 
 class FindingError(JzeroError, RuntimeError):

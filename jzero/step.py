@@ -21,12 +21,12 @@ from jzero.errors import format_problem
 from jzero.plan.host import HOST
 from jzero.plan.plan import Plan
 from jzero.runtime.batches import place_batch, place_data, shape_of
-from jzero.runtime.birth import create_state, name_states
+from jzero.runtime.birth import Birth, plan_birth
 from jzero.runtime.build import build_program
 from jzero.runtime.calls import StepFunction
 from jzero.runtime.evaluation import EvalStep
 from jzero.runtime.host_memory import available_bytes, check_host_memory
-from jzero.runtime.mutable import Objects, is_mutable, merge_states, split_states
+from jzero.runtime.mutable import Objects
 from jzero.runtime.placement import (
     check_alive,
     check_devices,
@@ -34,12 +34,12 @@ from jzero.runtime.placement import (
     gather_leaf,
     is_placed,
     place_leaf,
-    resting_place,
     user_spec,
 )
 from jzero.runtime.program import Program, by_argument
 from jzero.runtime.quick import Quick
-from jzero.runtime.settings import Known, Settings, plan_for_state
+from jzero.runtime.settings import Known, Settings
+from jzero.runtime.states import StateView, view_state
 from jzero.runtime.tracing import abstract
 
 # What a program raises before it runs, when arguments do not fit it.
@@ -75,7 +75,7 @@ class TrainStep:
         self._function = function
         self._settings = settings
         self._programs: dict[Any, Program] = {}
-        self._known: list[Known] | None = None
+        self._known: Sequence[Known] | None = None
         self._quick: Quick | None = None
 
     @property
@@ -132,26 +132,24 @@ class TrainStep:
           >>> step.init(lambda: jnp.zeros((4,))).shape
           (4,)
         """
-        graphs: list[Any] = []
+        return self.birth(create_fn, *args).make()
 
-        def create(*inner: Any) -> Any:
-            created = create_fn(*inner)
-            parts = created if type(created) is tuple else (created,)
-            if not any(is_mutable(p) for p in parts):
-                return created
-            graphdef, states = split_states(parts)
-            graphs[:] = [graphdef]
-            return states if type(created) is tuple else states[0]
-
-        created, _, known = create_state(
-            create, args, step_function=self._function, settings=self._settings
+    def birth(self, create_fn: Callable[..., Any], *args: Any) -> Birth:
+        """Plans what `init` would create, and where, without creating it."""
+        birth = plan_birth(
+            create_fn, args, step_function=self._function, settings=self._settings
         )
-        self._known = known
-        if not graphs:
-            return created
-        is_several = type(created) is tuple
-        objects = merge_states(graphs[0], created if is_several else (created,))
-        return objects if is_several else objects[0]
+        self._known = birth.view.known
+        return birth
+
+    def view(self, state: Any) -> StateView:
+        """Takes a state apart into leaves, with their paths and the plan of each."""
+        return view_state(
+            state,
+            step_function=self._function,
+            settings=self._settings,
+            before=self._known,
+        )
 
     def shard(self, state: Any) -> Any:
         """Copies an existing state to where the plan wants it.
@@ -164,30 +162,15 @@ class TrainStep:
         Returns:
           The placed state; the given arrays stay usable.
         """
-        parts = state if type(state) is tuple else (state,)
-        if any(is_mutable(p) for p in parts):
-            _, states = split_states(parts)
-            objects = Objects(tuple(range(len(parts))), parts, None)
-            objects.update(self._shard_tree(states))
-            return state
-        return self._shard_tree(state)
-
-    def _shard_tree(self, state: Any) -> Any:
-        leaves, treedef = jax.tree.flatten(state)
-        check_alive(_rows(state))
-        known = self._known_from(leaves)
-        structs = treedef.unflatten([abstract(x) for x in leaves])
-        argnums = self._settings.state_argnums
-        plan = plan_for_state(
-            name_states(structs, self._function, argnums), known, self._settings
-        )
-        check_host_memory(plan, self._settings.mesh, free_bytes=available_bytes())
-        self._known = known
+        view = self.view(state)
+        mesh = self._settings.mesh
+        check_host_memory(view.plan, mesh, free_bytes=available_bytes())
+        self._known = view.known
         placed = [
-            place_leaf(x, resting_place(self._settings.mesh, p))
-            for x, p in zip(leaves, plan.state, strict=True)
+            place_leaf(x, sharding)
+            for x, sharding in zip(view.leaves, view.shardings, strict=True)
         ]
-        return treedef.unflatten(placed)
+        return view.assemble(placed)
 
     def shard_batch(self, batch: Any) -> Any:
         """Makes global arrays of this process's part of a batch.
@@ -263,21 +246,6 @@ class TrainStep:
           the training step, and nothing is donated.
         """
         return EvalStep(fn, self._settings, batch_argnums=batch_argnums)
-
-    def _known_from(self, leaves: Sequence[Any]) -> list[Known]:
-        """Facts about given leaves: what the user sharded, what `init` saw."""
-        settings = self._settings
-        before = self._known or []
-        shapes = [tuple(getattr(x, "shape", ())) for x in leaves]
-        is_same = [k.shape for k in before] == shapes
-        return [
-            Known(
-                shape=shape,
-                base_spec=user_spec(leaf, settings.mesh, settings.config.axes),
-                is_stacked=before[i].is_stacked if is_same else False,
-            )
-            for i, (leaf, shape) in enumerate(zip(leaves, shapes, strict=True))
-        ]
 
     def _program_for(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]

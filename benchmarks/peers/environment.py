@@ -43,3 +43,17 @@ def ensure(folder: Path, python: str) -> Path:
     subprocess.run([*install, *PACKAGES], check=True)
     (folder / "peers-stamp").write_text(stamp_text(python))
     return inside
+
+
+def add(inside: Path, *packages: str) -> None:
+    """Installs what a benchmark wants beside the rivals.
+
+    Args:
+      inside: the interpreter that `ensure` returned.
+      *packages: what to install.
+
+    Raises:
+      subprocess.CalledProcessError: the packages cannot be had.
+    """
+    install = [str(inside), "-m", "pip", "install", "--quiet"]
+    subprocess.run([*install, *packages], check=True)

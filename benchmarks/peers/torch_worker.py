@@ -98,7 +98,7 @@ def with_fsdp2(job: Job, model: GPT) -> Step:
     return step
 
 
-def with_deepspeed(job: Job, model: GPT) -> Step:
+def make_engine(job: Job, model: GPT) -> Any:
     """The engine of DeepSpeed, with limits like those of the others."""
     # Loaded here: importing it takes seconds, which the torch cases need not wait.
     deepspeed = importlib.import_module("deepspeed")
@@ -122,6 +122,12 @@ def with_deepspeed(job: Job, model: GPT) -> Step:
         config=settings,
         dist_init_required=False,
     )
+    return engine
+
+
+def with_deepspeed(job: Job, model: GPT) -> Step:
+    """A step of DeepSpeed's engine."""
+    engine = make_engine(job, model)
 
     def step(batch: dict[str, torch.Tensor]) -> torch.Tensor:
         loss = engine(batch["x"], batch["y"])
@@ -132,8 +138,8 @@ def with_deepspeed(job: Job, model: GPT) -> Step:
     return step
 
 
-def build(job: Job) -> Trainer:
-    """Joins the other processes and wraps the model."""
+def join(job: Job) -> None:
+    """Tells torch which process of how many this is, and that it has one thread."""
     torch.set_num_threads(1)
     os.environ |= {
         "RANK": str(job.rank),
@@ -142,6 +148,11 @@ def build(job: Job) -> Trainer:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(job.port),
     }
+
+
+def build(job: Job) -> Trainer:
+    """Joins the other processes and wraps the model."""
+    join(job)
     versions = {"torch": torch.__version__}
     if job.case.framework == "deepspeed":
         deepspeed = importlib.import_module("deepspeed")

@@ -1,9 +1,10 @@
-"""The command line: plan for pods that are not there, and find what fits.
+"""The command line: plan for pods that are not there, find what fits, checkpoints.
 
     jzero plan examples/gpt.py:build --stage 3 --pod h100:8x8 --set layers=24
     jzero plan examples/gpt.py:build --compare --pod h100:8x8,v5p:2x2x2 --out plan.html
     jzero fit examples/gpt.py:build --pod h100:1x8 --hbm 80GB
     jzero aot-setup
+    jzero ckpt ls runs/a
 
 Lives here: the commands and their options. May import: everything. Read next:
 `jzero/fit/job.py` for what a file must hold.
@@ -28,7 +29,8 @@ from jzero.audit.pods import parse_pod, pod_mesh
 from jzero.audit.report_html import render_html
 from jzero.audit.setup_aot import setup
 from jzero.checks import parse_bytes
-from jzero.cli.show import compare_table, fit_table
+from jzero.cli.ckpt import app as ckpt_app
+from jzero.cli.show import compare_table, fit_table, print_error
 from jzero.config import ZeroConfig
 from jzero.errors import JzeroError
 from jzero.fit.job import Trial, load_job, load_variants, try_job
@@ -40,9 +42,10 @@ __all__ = ["app", "main"]
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="ZeRO for JAX: plans and audits of training steps, on machines without "
-    "accelerators.",
+    help="ZeRO for JAX: plans and audits of training steps, and checkpoints, on "
+    "machines without accelerators.",
 )
+app.add_typer(ckpt_app, name="ckpt")
 
 Target = Annotated[
     str,
@@ -187,9 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         app(arguments)
     except JzeroError as error:
-        console = Console(stderr=True, highlight=False, soft_wrap=True)
-        console.print(f"{type(error).__name__}:", style="bold red")
-        console.print(str(error), markup=False)
+        print_error(error)
         raise SystemExit(1) from None
 
 

@@ -10,16 +10,35 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 
 from jzero.audit.numbers import format_seconds, format_size
+from jzero.errors import JzeroError
 from jzero.fit.job import Trial
 from jzero.fit.result import Fit, Skipped
 
-__all__ = ["compare_table", "fit_table"]
+__all__ = ["compare_table", "fit_table", "plain_table", "print_error"]
 
 
-def _table(title: str, headings: Sequence[str]) -> Table:
+def print_error(error: JzeroError) -> None:
+    """Tells a mistake of the user without a traceback.
+
+    Args:
+        error: The mistake.
+    """
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(f"{type(error).__name__}:", style="bold red")
+    console.print(str(error), markup=False)
+
+
+def plain_table(title: str, headings: Sequence[str]) -> Table:
+    """An empty table, the first column to the left and the others to the right.
+
+    Args:
+        title: What it shows.
+        headings: Its columns.
+    """
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for index, heading in enumerate(headings):
         table.add_column(heading, justify="right" if index else "left", no_wrap=True)
@@ -35,7 +54,7 @@ def compare_table(
         rows: Pod names and trials.
         hbm_bytes: Memory of a device of each pod.
     """
-    table = _table(
+    table = plain_table(
         "one device, as compiled; nothing ran, times are roofline estimates",
         ("pod", "stage", "at rest", "peak", "fits", "sent", "exposed", "estimate",
          "findings"),
@@ -70,7 +89,7 @@ def fit_table(fit: Fit) -> Table:
         if len({tell(trial) for trial in fit.trials}) > 1
     }
     headings = ("stage", "rows", "peak", "fits", "sent", "host", "estimate", "rows/s")
-    table = _table(
+    table = plain_table(
         f"what fits in {format_size(fit.limit_bytes)} of {format_size(fit.hbm_bytes)}; "
         "nothing ran, times are roofline estimates",
         (*headings, *settings),

@@ -1,13 +1,15 @@
 """Creating a state directly in its final place.
 
-Lives here: `create_state`, which traces the user's initialiser, plans its result
-and runs it with output shardings, so that no device ever holds the whole of a
-leaf that is to be sharded. May import: ir, runtime. Read next: `jzero/step.py`.
+Lives here: `plan_birth`, which traces the user's initialiser and plans its result,
+and `Birth`, which runs it with output shardings, so that no device ever holds the
+whole of a leaf that is to be sharded. May import: ir, runtime. Read next:
+`jzero/step.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -17,58 +19,76 @@ from jax.tree_util import tree_flatten_with_path
 from jzero.compat.jaxpr import jaxpr_callable
 from jzero.compat.memory import to_host
 from jzero.ir.facts import constrained_outputs, stacked_outputs
-from jzero.plan.plan import Plan
 from jzero.runtime.calls import StepFunction
 from jzero.runtime.host_memory import available_bytes, check_host_memory
-from jzero.runtime.placement import place_leaf, resting_place, without_axes
-from jzero.runtime.settings import Known, Settings, plan_for_state
+from jzero.runtime.mutable import is_mutable, merge_states, split_states
+from jzero.runtime.placement import place_leaf, without_axes
+from jzero.runtime.settings import Known, Settings
+from jzero.runtime.states import StateView, plan_view
 from jzero.runtime.tracing import strong, trace_call
 
 
-def name_states(
-    tree: Any, function: StepFunction, argnums: Sequence[int] | None
-) -> list[tuple[str, Any]]:
-    """Names what `create_fn` returned after the arguments it is passed as.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Birth:
+    """A state that is planned and not there yet.
 
-    A plain tuple is one state per argument; anything else is a single state.
+    Attributes:
+      view: its leaves, as `ShapeDtypeStruct`s, and where they belong.
+      create: makes the leaves of these positions, each in its place; None makes all.
     """
-    is_several = type(tree) is tuple and (argnums is None or len(argnums) > 1)
-    trees = list(tree) if is_several else [tree]
-    nums = argnums if argnums is not None else range(len(trees))
-    return [
-        (function.parameter_name(n), t) for n, t in zip(nums, trees, strict=False)
-    ] + [(f"state{i}", t) for i, t in enumerate(trees[len(nums) :], len(nums))]
+
+    view: StateView
+    create: Callable[[Sequence[int] | None], list[jax.Array]]
+
+    def make(self) -> Any:
+        """Creates the state, as the user's initialiser returns it."""
+        return self.view.assemble(self.create(None))
 
 
-def create_state(
+def plan_birth(
     create_fn: Callable[..., Any],
     args: Sequence[Any],
     *,
     step_function: StepFunction,
     settings: Settings,
-) -> tuple[Any, Plan, list[Known]]:
-    """Runs an initialiser so that every leaf is born where it will live.
+) -> Birth:
+    """Plans what an initialiser would create, without running it.
 
     Args:
-      create_fn: returns one state, or the tuple of state arguments.
+      create_fn: returns one state, the tuple of state arguments, or nnx objects.
       args: its arguments; static ones are recognised as in a step.
       step_function: the step, for the names of its arguments.
       settings: stage, mesh and config.
-
-    Returns:
-      (what `create_fn` returns, the plan, what was learned about each leaf).
     """
-    function = StepFunction(create_fn)
-    call = function.split(args, {})
-    traced = trace_call(function, call, settings.mesh)
-    structs = jax.tree.leaves(traced.out)
-    boxed = boxed_specs(traced.out)
+    graphs: list[Any] = []
+
+    def pure(*inner: Any) -> Any:
+        created = create_fn(*inner)
+        parts = created if type(created) is tuple else (created,)
+        if not any(is_mutable(p) for p in parts):
+            return created
+        graphdef, states = split_states(parts)
+        graphs[:] = [graphdef]
+        return states if type(created) is tuple else states[0]
+
+    call = StepFunction(pure).split(args, {})
+    traced = trace_call(StepFunction(pure), call, settings.mesh)
+    structs, treedef = jax.tree.flatten(traced.out)
+
+    def assemble(leaves: Sequence[Any]) -> Any:
+        created = treedef.unflatten(leaves)
+        if not graphs:
+            return created
+        is_several = type(created) is tuple
+        objects = merge_states(graphs[0], created if is_several else (created,))
+        return objects if is_several else objects[0]
+
     facts = []
     for struct, is_stacked, spec, box in zip(
         structs,
         stacked_outputs(traced.jaxpr),
         constrained_outputs(traced.jaxpr),
-        boxed,
+        boxed_specs(traced.out),
         strict=True,
     ):
         shape = tuple(struct.shape)
@@ -82,25 +102,37 @@ def create_state(
                 is_stacked=is_stacked and bool(shape),
             )
         )
-    named_args = name_states(traced.out, step_function, settings.state_argnums)
-    plan = plan_for_state(named_args, facts, settings)
+    view = plan_view(
+        traced.out,
+        leaves=structs,
+        known=facts,
+        assemble=assemble,
+        step_function=step_function,
+        settings=settings,
+    )
     mesh = settings.mesh
-    check_host_memory(plan, mesh, free_bytes=available_bytes())
-    whole = NamedSharding(mesh, PartitionSpec())
-    inputs = [place_leaf(x, whole) for x in jax.tree.leaves(call.values)]
-    evaluate = jaxpr_callable(traced.jaxpr)
 
-    def create(leaves: list[Any]) -> list[Any]:
-        # Strong types: a counter that starts as a Python number would otherwise
-        # compile the step twice.
-        return [
-            to_host(strong(x)) if leaf.is_on_host else strong(x)
-            for x, leaf in zip(evaluate(*leaves), plan.state, strict=True)
-        ]
+    def create(chosen: Sequence[int] | None) -> list[jax.Array]:
+        check_host_memory(view.plan, mesh, free_bytes=available_bytes())
+        positions = range(len(structs)) if chosen is None else chosen
+        evaluate = jaxpr_callable(traced.jaxpr)
+        whole = NamedSharding(mesh, PartitionSpec())
+        inputs = [place_leaf(x, whole) for x in jax.tree.leaves(call.values)]
 
-    shardings = [resting_place(mesh, leaf) for leaf in plan.state]
-    leaves = jax.jit(create, out_shardings=shardings)(inputs)
-    return jax.tree.structure(traced.out).unflatten(leaves), plan, facts
+        def run(leaves: list[Any]) -> list[Any]:
+            # Strong types: a counter that starts as a Python number would otherwise
+            # compile the step twice.
+            outs = evaluate(*leaves)
+            new = [strong(outs[i]) for i in positions]
+            return [
+                to_host(x) if view.plan.state[i].is_on_host else x
+                for x, i in zip(new, positions, strict=True)
+            ]
+
+        shardings = [view.shardings[i] for i in positions]
+        return jax.jit(run, out_shardings=shardings)(inputs)
+
+    return Birth(view=view, create=create)
 
 
 def boxed_specs(tree: Any) -> list[PartitionSpec | None]:

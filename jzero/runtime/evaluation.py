@@ -27,7 +27,7 @@ from jzero.runtime.calls import Call, StepFunction
 from jzero.runtime.match import is_key_or_scalar
 from jzero.runtime.mesh import axis_sizes
 from jzero.runtime.mutable import Objects
-from jzero.runtime.placement import memory_kind, resting_place, user_spec
+from jzero.runtime.placement import memory_kind, sharding_of, user_spec
 from jzero.runtime.settings import Settings
 from jzero.runtime.tracing import trace_call
 
@@ -111,7 +111,7 @@ class EvalStep:
         treedef = jax.tree.structure(traced.out)
         shardings: list[Any] = [None] * sum(counts)
         for flat, leaf in zip(state, plan.state, strict=True):
-            shardings[flat] = resting_place(mesh, leaf)
+            shardings[flat] = sharding_of(leaf, mesh)
         for flat, data in zip(other, plan.batch, strict=True):
             shardings[flat] = NamedSharding(mesh, data.spec)
 

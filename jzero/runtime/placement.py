@@ -21,17 +21,17 @@ from jzero.plan.leaves import is_key_dtype
 from jzero.plan.plan import LeafPlan
 
 
-def resting_place(mesh: Mesh, leaf: LeafPlan) -> NamedSharding:
-    """Returns where a leaf of the state rests: its spec and its kind of memory."""
-    if not leaf.is_on_host:
-        return NamedSharding(mesh, leaf.spec)
-    return NamedSharding(mesh, leaf.spec, memory_kind=leaf.memory_kind)
-
-
 def memory_kind(leaf: Any) -> str:
     """Returns the kind of memory that a leaf lies in: "device" or "pinned_host"."""
     kind = leaf.sharding.memory_kind if isinstance(leaf, jax.Array) else DEVICE
     return HOST if kind == HOST else DEVICE
+
+
+def sharding_of(leaf: LeafPlan, mesh: Mesh) -> NamedSharding:
+    """Returns where a plan wants a leaf: its spec, on the devices or their host."""
+    if leaf.memory_kind == "device":
+        return NamedSharding(mesh, leaf.spec)
+    return NamedSharding(mesh, leaf.spec, memory_kind=leaf.memory_kind)
 
 
 def user_spec(leaf: Any, mesh: Mesh, zero_axes: Sequence[str]) -> PartitionSpec:

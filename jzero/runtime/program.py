@@ -24,7 +24,7 @@ from jzero.plan.plan import Plan
 from jzero.runtime.calls import StepFunction
 from jzero.runtime.match import Matched
 from jzero.runtime.mesh import tracing_context
-from jzero.runtime.placement import resting_place
+from jzero.runtime.placement import sharding_of
 from jzero.runtime.tracing import TracedCall, strong
 
 
@@ -235,7 +235,7 @@ def wrap_program(
     train_step.__name__ = function.name
     # One object for each place: a call then compares them by identity.
     shared: dict[NamedSharding, NamedSharding] = {}
-    state_places = [resting_place(step.mesh, leaf) for leaf in plan.state]
+    state_places = [sharding_of(leaf, step.mesh) for leaf in plan.state]
     other_places = [NamedSharding(step.mesh, leaf.spec) for leaf in plan.batch]
     state_shardings, other_shardings = (
         tuple(shared.setdefault(place, place) for place in places)

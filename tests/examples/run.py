@@ -10,14 +10,29 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def environment() -> dict[str, str]:
+    """What a user's shell has, without the virtual devices of the tests."""
+    return {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+
+
 def run_example(
-    name: str, *arguments: str, timeout_seconds: int = 400
+    name: str,
+    *arguments: str,
+    timeout_seconds: int = 400,
+    without: str | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    env = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    """Runs an example; importing the package `without` fails in it."""
+    start = ["-m", f"examples.{name}"]
+    if without is not None:
+        code = (
+            f"import runpy, sys; sys.modules[{without!r}] = None; "
+            f"runpy.run_module('examples.{name}', run_name='__main__')"
+        )
+        start = ["-c", code]
     return subprocess.run(
-        [sys.executable, "-m", f"examples.{name}", *arguments],
+        [sys.executable, *start, *arguments],
         cwd=ROOT,
-        env=env,
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=timeout_seconds,

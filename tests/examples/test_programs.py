@@ -21,7 +21,7 @@ def test_every_example_has_a_test() -> None:
     programs = [
         p.stem for p in (ROOT / "examples").glob("*.py") if "__main__" in p.read_text()
     ]
-    assert len(programs) >= 5
+    assert len(programs) >= 7
     assert not [name for name in programs if f'run_example("{name}"' not in text]
 
 

@@ -2,56 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.multiprocess import launch
+
 WORKER = Path(__file__).with_name("worker.py")
-ROOT = WORKER.parents[2]
-LIMIT_SECONDS = 180
-
-
-def _free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
-
-
-def start(case: str, num_processes: int) -> list[subprocess.Popen[str]]:
-    """Starts the processes of one case; eight devices among them."""
-    address = f"127.0.0.1:{_free_port()}"
-    num_devices = 8 // num_processes
-    flags = f"--xla_force_host_platform_device_count={num_devices}"
-    env = dict(os.environ, XLA_FLAGS=flags, JAX_PLATFORMS="cpu", PYTHONPATH=str(ROOT))
-    return [
-        subprocess.Popen(
-            [sys.executable, str(WORKER), case, address, str(num_processes), str(i)],
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(num_processes)
-    ]
 
 
 def run(case: str, num_processes: int) -> list[dict[str, Any]]:
     """Runs a case to its end and returns what each process printed."""
-    processes = start(case, num_processes)
-    try:
-        outputs = [p.communicate(timeout=LIMIT_SECONDS) for p in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    for process, (_, errors) in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, errors[-2000:]
-    return [json.loads(out.splitlines()[-1]) for out, _ in outputs]
+    return launch.run(WORKER, case, num_processes)
 
 
 @pytest.mark.parametrize("case", ("train1", "train3"))
@@ -94,13 +57,7 @@ def test_scalars_are_read_anywhere_and_parameters_by_gather() -> None:
 
 def run_to_failure(case: str) -> list[tuple[int | None, str, str]]:
     """Runs a case in which waits end; exit status, output, errors of each process."""
-    processes = start(case, 2)
-    try:
-        outputs = [p.communicate(timeout=LIMIT_SECONDS) for p in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    return [(p.returncode, *o) for p, o in zip(processes, outputs, strict=True)]
+    return launch.finish(launch.start(WORKER, case, 2))
 
 
 def test_a_process_that_fails_does_not_hang_the_others() -> None:

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import jzero
-from jzero.runtime.birth import boxed_specs, create_state, name_states
+from jzero.runtime.birth import boxed_specs, plan_birth
 from jzero.runtime.calls import StepFunction
 from jzero.runtime.settings import Settings
 
@@ -40,12 +40,13 @@ def create(key):
 
 @pytest.mark.parametrize("num_devices", (1, 2, 4, 8))
 def test_numbers_do_not_depend_on_the_devices(num_devices: int) -> None:
-    state, _, known = create_state(
+    birth = plan_birth(
         create,
         (jax.random.key(7),),
         step_function=StepFunction(step),
         settings=settings(num_devices),
     )
+    state, known = birth.make(), birth.view.known
     wanted = jax.jit(create)(jax.random.key(7))
     for got, want in zip(jax.tree.leaves(state), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(got, want, rtol=3e-7)
@@ -68,23 +69,27 @@ def test_no_device_ever_holds_a_whole_leaf() -> None:
 
 
 def test_counters_are_strongly_typed() -> None:
-    state, _, _ = create_state(
+    state = plan_birth(
         lambda: {"params": {"w": jnp.ones((8,))}, "step": 0},
         (),
         step_function=StepFunction(step),
         settings=settings(),
-    )
+    ).make()
     assert not state["step"].weak_type
 
 
-def test_names_come_from_the_step() -> None:
-    function = StepFunction(step)
-    assert [n for n, _ in name_states((1, 2), function, None)] == [
-        "params",
-        "opt_state",
-    ]
-    assert [n for n, _ in name_states([1, 2], function, None)] == ["params"]
-    assert [n for n, _ in name_states((1, 2), function, (1,))] == ["opt_state"]
+def test_chosen_leaves_are_created_alone() -> None:
+    birth = plan_birth(
+        create,
+        (jax.random.key(7),),
+        step_function=StepFunction(step),
+        settings=settings(),
+    )
+    everything = birth.create(None)
+    chosen = birth.create([3, 1])
+    for leaf, whole in zip(chosen, (everything[3], everything[1]), strict=True):
+        assert leaf.sharding == whole.sharding
+        np.testing.assert_array_equal(leaf, whole)
 
 
 def test_metadata_boxes_carry_specs() -> None:
