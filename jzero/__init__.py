@@ -1,5 +1,6 @@
 """jzero: ZeRO for JAX, as a transformation of the user's own training step."""
 
+from jzero import optim, precision
 from jzero.api import shard_train_step
 from jzero.audit import pods
 from jzero.audit.compiled_step import CompiledStep
@@ -23,6 +24,7 @@ from jzero.errors import (
 )
 from jzero.plan.plan import Plan
 from jzero.step import TrainStep
+from jzero.train_state import TrainState
 
 __all__ = [
     "AliasError",
@@ -42,8 +44,11 @@ __all__ = [
     "StageError",
     "StateError",
     "StepReport",
+    "TrainState",
     "TrainStep",
     "ZeroConfig",
+    "optim",
     "pods",
+    "precision",
     "shard_train_step",
 ]

@@ -16,7 +16,8 @@ from typing import Any
 
 from jzero.compat.jaxpr import AnyJaxpr, DropVar, JaxprEqn, Var, inner, is_var
 from jzero.ir.bodies import Body, bodies_of
-from jzero.ir.marks import Analysis, Mark, enter_marks, read_marks
+from jzero.ir.marks import Analysis, Mark, enter_marks, placed_names, read_marks
+from jzero.ir.partitioned import dims_of, read_shardwise
 from jzero.ir.rules import BARRIER, is_array, is_elementwise
 from jzero.ir.specs import Dims, inverse, permute, stack, unstack
 
@@ -93,6 +94,10 @@ class Demands:
                 for atom in eqn.invars:
                     if dims is not None and same_shape(atom, eqn.outvars[0]):
                         want(atom, dims)
+            elif shardwise := read_shardwise(eqn):
+                axes, _ = placed_names(shardwise, read_marks(eqn, marks))
+                for atom, names in zip(eqn.invars, shardwise.operands, strict=True):
+                    want(atom, dims_of(names, axes))
         for eqn in reversed(body.eqns):
             for atom, dims in self._through(eqn, marks, wanted):
                 want(atom, dims)
@@ -116,6 +121,14 @@ class Demands:
             ins = self.enter(eqn, bodies, operands, outs).operands
             return [
                 (v, d) for v, d in zip(eqn.invars, ins, strict=True) if d is not None
+            ]
+        if has_demand and (shardwise := read_shardwise(eqn)):
+            placed = zip(shardwise.results, outs, strict=True)
+            axes = shardwise.place([(n, d) for n, d in placed if d is not None])
+            return [
+                (atom, dims)
+                for atom, names in zip(eqn.invars, shardwise.operands, strict=True)
+                if (dims := dims_of(names, axes)) is not None
             ]
         first = outs[0] if outs else None
         if first is None:

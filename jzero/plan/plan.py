@@ -17,6 +17,7 @@ from rich.console import RenderableType
 
 from jzero.config import ZeroConfig
 from jzero.plan.batch import BatchLeafPlan
+from jzero.plan.blocks import divides_blocks, find_codes_of_scales
 from jzero.plan.layout import (
     check_axes,
     local_bytes,
@@ -198,8 +199,9 @@ def plan_state(
     Parameters and optimizer state are sharded as the stage says. What mirrors a
     parameter takes the parameter's spec, so that the update needs no movement; it
     also takes the user's own axes from it, unless it brings its own. A leaf of
-    another shape (adafactor's factors) is planned for itself. Everything else
-    stays as the user placed it.
+    another shape (adafactor's factors) is planned for itself, except for the scales
+    of 8-bit codes, which lie as the codes do. Everything else stays as the user
+    placed it.
 
     Args:
         leaves: The leaves of all state arguments.
@@ -235,11 +237,18 @@ def plan_state(
         if info.role == "parameter"
     }
 
+    codes_of = find_codes_of_scales(leaves)
+
     def plan_one(index: int) -> tuple[PartitionSpec, PartitionSpec, str]:
         """Returns spec, base spec and reason of one leaf."""
         leaf, info = leaves[index], roles[index]
         if info.role == "other":
             return leaf.base_spec, leaf.base_spec, info.why
+        if index in codes_of:
+            spec, base, reason = plan_one(codes_of[index])
+            if divides_blocks(spec, leaf.shape, axis_sizes):
+                return spec, base, "blocks of its codes" if spec != base else reason
+            return PartitionSpec(), PartitionSpec(), "blocks lie across shards"
         is_sharded = (
             placement.params if info.role == "parameter" else placement.optimizer
         )

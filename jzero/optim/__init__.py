@@ -1,0 +1,16 @@
+"""Optimizers whose state is small and whose update is one pass: `jzero.optim`."""
+
+from jzero.optim.algorithms import adam, adamw, lion, sgd
+from jzero.optim.masters import MasterState, with_master_weights
+from jzero.optim.transform import FusedState, FusedTransformation
+
+__all__ = [
+    "FusedState",
+    "FusedTransformation",
+    "MasterState",
+    "adam",
+    "adamw",
+    "lion",
+    "sgd",
+    "with_master_weights",
+]

@@ -1,0 +1,83 @@
+"""Leaves that hold one number per block of another leaf: scales of quantized moments.
+
+Lives here: which leaf scales which, and how scales are sharded with their codes. May
+import: `leaves.py`, `layout.py`. Read next: `plan.py`.
+
+A field `X_scales` beside a field `X` of 8-bit integers (`mu_scales` beside `mu`) holds
+the scales of its blocks: the same path from there on, the same rank, each dim a
+divisor. Shape alone is no sign: other optimizers keep smaller arrays of all kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from jax.sharding import PartitionSpec
+
+from jzero.plan.layout import normalize_spec
+from jzero.plan.leaves import LeafFacts
+
+__all__ = ["divides_blocks", "find_codes_of_scales"]
+
+_SUFFIX = "_scales"
+
+
+def find_codes_of_scales(leaves: Sequence[LeafFacts]) -> dict[int, int]:
+    """Maps leaves of scales to the leaves of codes that they scale.
+
+    Example:
+        >>> import numpy as np
+        >>> codes, scales = (
+        ...     LeafFacts(path=name, keys=(name, "w"), arg=0, shape=(64, columns),
+        ...               dtype=np.dtype(dtype))
+        ...     for name, columns, dtype in [("mu", 256, "i1"), ("mu_scales", 1, "f4")]
+        ... )
+        >>> find_codes_of_scales([codes, scales])
+        {1: 0}
+    """
+    by_path = {
+        (leaf.arg, leaf.keys): index
+        for index, leaf in enumerate(leaves)
+        if leaf.dtype.kind in "iu" and leaf.dtype.itemsize == 1
+    }
+    found: dict[int, int] = {}
+    if not by_path:
+        return found
+    for index, leaf in enumerate(leaves):
+        for at, key in enumerate(leaf.keys):
+            if not key.endswith(_SUFFIX):
+                continue
+            keys = (*leaf.keys[:at], key.removesuffix(_SUFFIX), *leaf.keys[at + 1 :])
+            codes = by_path.get((leaf.arg, keys))
+            if codes is not None and _is_tiled(leaves[codes].shape, leaf.shape):
+                found[index] = codes
+    return found
+
+
+def _is_tiled(whole: Sequence[int], blocks: Sequence[int]) -> bool:
+    return len(whole) == len(blocks) and all(
+        count and length % count == 0
+        for length, count in zip(whole, blocks, strict=True)
+    )
+
+
+def divides_blocks(
+    spec: PartitionSpec, shape: Sequence[int], axis_sizes: Mapping[str, int]
+) -> bool:
+    """Says whether no block lies across two shards.
+
+    Args:
+        spec: How the codes are sharded.
+        shape: The shape of the scales.
+        axis_sizes: The size of each mesh axis.
+
+    Example:
+        >>> divides_blocks(PartitionSpec("data"), (12, 1), {"data": 8})
+        False
+    """
+    dims = normalize_spec(spec, len(shape))
+    return all(
+        count % prod(axis_sizes[axis] for axis in axes) == 0
+        for count, axes in zip(shape, dims, strict=True)
+    )
