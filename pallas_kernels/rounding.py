@@ -39,7 +39,8 @@ def random_bits(key: Any, row: Any, index: Any) -> Any:
 
     Args:
         key: From `step_key`.
-        row: The element's index along dim 0, uint32.
+        row: The element's index along dim 0, uint32; 0 for arrays of less than 2^32
+            elements.
         index: Its row-major index in the whole array modulo 2^32, uint32. The pair is
             unique for arrays of any size.
     """
@@ -62,16 +63,17 @@ def element_index(
     Returns:
         Two uint32 arrays of `shape`.
     """
-    whole = tuple(global_shape or shape)
-    index = jnp.zeros(tuple(shape), jnp.uint32)
-    row, stride = index, 1
+    whole = tuple(shape if global_shape is None else global_shape)
+    index = row = jnp.zeros(tuple(shape), jnp.uint32)
+    stride = 1
     for dim in reversed(range(len(shape))):
         along = jax.lax.broadcasted_iota(jnp.uint32, tuple(shape), dim)
         if starts is not None:
             along = along + jnp.asarray(starts[dim]).astype(jnp.uint32)
         index = index + along * jnp.uint32(stride % 2**32)
         stride *= whole[dim]
-        row = along
+        if dim == 0 and stride >= 2**32:  # now the size of the whole array
+            row = along
     return row, index
 
 

@@ -26,7 +26,8 @@ class Scalars(NamedTuple):
         learning_rate: Of this step.
         bias1: `1 - b1 ** t`, for optimizers that correct their first moment.
         bias2: `1 - b2 ** t`.
-        skip: 1 leaves every bit of parameters and moments as it is, 0 does not.
+        skip: 1 leaves every bit of parameters and moments as it is, 0 does not. None
+            where the caller sees to it: a kernel then writes nothing.
     """
 
     grad_scale: Any

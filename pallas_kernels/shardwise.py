@@ -184,6 +184,10 @@ def _shardy_rule(operands: Shaped, results: Shaped) -> SdyShardingRule:
                 factors.append(dim.name)
             else:
                 rest = f"{dim.name}_by{length // dim.num_parts}"
+                if dim.num_parts == 1:  # Shardy allows no factor of size 1 here
+                    alone.add(rest)
+                    factors.append(rest)
+                    continue
                 sizes.update({dim.name: dim.num_parts, rest: length // dim.num_parts})
                 factors.append(CompoundFactor(dim.name, rest))
         return ArrayMapping(*factors)

@@ -117,11 +117,14 @@ def update_values(
     else:
         old = tuple(m.astype(jnp.float32) for m in state.moments)
     delta, new = rule.step(param, grad, old, scalars)
-    is_skipped = scalars.skip > 0
-    delta = jnp.where(is_skipped, jnp.float32(0), delta)
+    if scalars.skip is not None:
+        delta = jnp.where(scalars.skip > 0, jnp.float32(0), delta)
 
     def keep(before: Any, after: Any) -> Any:
-        return jnp.where(is_skipped, before, after.astype(before.dtype))
+        after = after.astype(before.dtype)
+        if scalars.skip is None:
+            return after
+        return jnp.where(scalars.skip > 0, before, after)
 
     if is_coded:
         assert block_max is not None
