@@ -15,7 +15,7 @@ unsigned  byte  0 -> 0    1, 2 -> decade 0            127..254 -> decade 6     2
 
 So the leading bit of the byte's magnitude (plus one, unsigned) tells the decade, and
 the bits behind it the position. -1 has no code in the published table either; it
-becomes the closest, -0.99648.
+becomes the closest, -0.99297.
 
 Source: Dettmers et al., 8-bit Optimizers via Block-wise Quantization, arXiv
 2110.02861, section 1.2 and 2.2.
@@ -81,7 +81,7 @@ def decode(codes: Any, sign: Sign) -> Any:
 
     Example:
         >>> [round(float(v), 5) for v in decode(jnp.int8([-128, -127, 0]), "signed")]
-        [1.0, -0.99648, 0.0]
+        [1.0, -0.99297, 0.0]
     """
     is_signed = sign == "signed"
     number = codes.astype(jnp.int32)

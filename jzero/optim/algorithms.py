@@ -263,8 +263,8 @@ def _check_effects(rule: AnyRule, options: FusedOptions) -> None:
             format_problem(
                 "Hyperparameters besides the learning rate are part of the program:",
                 traced,
-                "pass Python numbers; with optax.inject_hyperparams name them in "
-                "static_args.",
+                "pass Python numbers; to optax.inject_hyperparams give a function of "
+                "the learning rate alone.",
             )
         )
     needs = [

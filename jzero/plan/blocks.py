@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
+import numpy as np
 from jax.sharding import PartitionSpec
 
 from jzero.plan.layout import normalize_spec
@@ -21,6 +22,7 @@ from jzero.plan.leaves import LeafFacts
 __all__ = ["divides_blocks", "find_codes_of_scales"]
 
 _SUFFIX = "_scales"
+_CODES = (np.dtype("int8"), np.dtype("uint8"))
 
 
 def find_codes_of_scales(leaves: Sequence[LeafFacts]) -> dict[int, int]:
@@ -39,7 +41,7 @@ def find_codes_of_scales(leaves: Sequence[LeafFacts]) -> dict[int, int]:
     by_path = {
         (leaf.arg, leaf.keys): index
         for index, leaf in enumerate(leaves)
-        if leaf.dtype.kind in "iu" and leaf.dtype.itemsize == 1
+        if leaf.dtype in _CODES
     }
     found: dict[int, int] = {}
     if not by_path:

@@ -8,7 +8,7 @@ out of leaves and roles. May import: everything else in `plan/`. Read next:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, get_args
 
@@ -236,8 +236,20 @@ def plan_state(
         for index, (leaf, info) in enumerate(zip(leaves, roles, strict=True))
         if info.role == "parameter"
     }
-
     codes_of = find_codes_of_scales(leaves)
+    for scales, codes in codes_of.items():
+        owner = roles[codes].owner
+        if owner is None or sharded[owner][0] == leaves[owner].base_spec:
+            continue
+        if divides_blocks(sharded[owner][0], leaves[scales].shape, axis_sizes):
+            continue
+        # Cut the parameter where its blocks end, if there is such a place.
+        blocks = replace(leaves[owner], shape=leaves[scales].shape)
+        spec, reason = plan_leaf_spec(
+            blocks, axis_sizes=axis_sizes, zero_axes=config.axes, threshold_elems=0
+        )
+        if spec != blocks.base_spec:
+            sharded[owner] = spec, f"{reason} (counted in blocks of its codes)"
 
     def plan_one(index: int) -> tuple[PartitionSpec, PartitionSpec, str]:
         """Returns spec, base spec and reason of one leaf."""
