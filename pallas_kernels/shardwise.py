@@ -23,7 +23,7 @@ from jax.experimental.custom_partitioning import (
 )
 from jax.sharding import NamedSharding, PartitionSpec
 
-__all__ = ["WHOLE", "Dim", "Place", "shardwise"]
+__all__ = ["WHOLE", "Dim", "Dims", "Place", "ShardRule", "shardwise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +136,11 @@ def shardwise(
 
         return mesh, on_shards, outs, tuple(ins)
 
-    result_shapes = [r.shape for r in jax.eval_shape(on_whole, *arrays)]
     wrapped = custom_partitioning(on_whole)
     wrapped.def_partition(
         partition=partition,
         infer_sharding_from_operands=infer,
-        sharding_rule=_shardy_rule(
-            (operands, [a.shape for a in arrays]), (results, result_shapes)
-        ),
+        sharding_rule=ShardRule(tuple(operands), tuple(results)),
     )
     return list(wrapped(*arrays))
 
@@ -168,31 +165,52 @@ def _axes_of_names(
     return found
 
 
-Shaped = tuple[Sequence[Dims], Sequence[Sequence[int]]]
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class ShardRule:
+    """The sharding rule of a shardwise equation, written for the mesh it meets.
 
+    Attributes:
+        operands: The dims of each operand.
+        results: The dims of each result.
+    """
 
-def _shardy_rule(operands: Shaped, results: Shaped) -> SdyShardingRule:
-    """Writes the rule for Shardy: a dim longer than its parts is a compound factor."""
-    sizes: dict[str, int] = {}
-    alone: set[str] = set()
+    operands: tuple[Dims, ...]
+    results: tuple[Dims, ...]
 
-    def mapping(dims: Dims, shape: Sequence[int]) -> ArrayMapping:
-        factors: list[Any] = []
-        for dim, length in zip(dims, shape, strict=True):
-            if length == dim.num_parts:
-                alone.add(dim.name)
-                factors.append(dim.name)
-            else:
+    def __call__(self, mesh: Any, operands: Any, results: Any) -> SdyShardingRule:
+        """Writes the rule for Shardy: a dim of blocks is a compound factor."""
+        axis_sizes = tuple(mesh.shape.values())
+        sizes: dict[str, int] = {}
+        alone: set[str] = set()
+        whole: dict[str, None] = {}  # in order of appearance, as Shardy wants them
+
+        def mapping(dims: Dims, array: Any) -> ArrayMapping:
+            factors: list[Any] = []
+            for dim, length in zip(dims, array.shape, strict=True):
+                # Shardy would cut a mesh axis in two to fit it to the parts, which
+                # JAX's shardings cannot say.
+                can_cut = all(dim.num_parts % size == 0 for size in axis_sizes)
                 rest = f"{dim.name}_by{length // dim.num_parts}"
-                if dim.num_parts == 1:  # Shardy allows no factor of size 1 here
-                    alone.add(rest)
-                    factors.append(rest)
-                    continue
-                sizes.update({dim.name: dim.num_parts, rest: length // dim.num_parts})
-                factors.append(CompoundFactor(dim.name, rest))
-        return ArrayMapping(*factors)
+                if length == dim.num_parts:
+                    alone.add(dim.name)
+                    factors.append(dim.name)
+                    if not can_cut:
+                        whole[dim.name] = None
+                elif dim.num_parts == 1 or not can_cut:
+                    name = f"{dim.name}_of{length}"
+                    alone.add(name)
+                    whole[name] = None
+                    factors.append(name)
+                else:
+                    sizes[dim.name], sizes[rest] = dim.num_parts, length // dim.num_parts
+                    factors.append(CompoundFactor(dim.name, rest))
+            return ArrayMapping(*factors)
 
-    ins = tuple(map(mapping, *operands))
-    outs = tuple(map(mapping, *results))
-    inner = {name: size for name, size in sizes.items() if name not in alone}
-    return SdyShardingRule(ins, outs, **inner)
+        ins = tuple(map(mapping, self.operands, operands))
+        outs = tuple(map(mapping, self.results, results))
+        return SdyShardingRule(
+            ins,
+            outs,
+            need_replication_factors=tuple(whole),
+            **{name: size for name, size in sizes.items() if name not in alone},
+        )

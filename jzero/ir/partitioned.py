@@ -2,7 +2,8 @@
 
 Lives here: reading the sharding rule of a `custom_partitioning` equation. One whose
 rule is element by element (blocks included) works on shards like an addition does:
-fused optimizer updates are such. May import: compat, ir.specs. Read next: `marks.py`.
+fused optimizer updates are such. May import: compat, ir.specs, pallas_kernels. Read
+next: `marks.py`.
 
 ```
 param  (a, b)   codes (a, b)   scales (a, b)   ->   param (a, b)   codes ...
@@ -22,6 +23,7 @@ from jax.experimental.custom_partitioning import SdyShardingRule
 
 from jzero.compat.jaxpr import JaxprEqn
 from jzero.ir.specs import Dims
+from pallas_kernels.shardwise import ShardRule
 
 Names = tuple[str, ...]
 NAME = "custom_partitioning"
@@ -53,6 +55,8 @@ def read_shardwise(eqn: JaxprEqn) -> Shardwise | None:
     if eqn.primitive.name != NAME:
         return None
     rule = eqn.params["sharding_rule"]
+    if isinstance(rule, ShardRule):
+        return _of_dims(rule)
     if not isinstance(rule, SdyShardingRule):
         return None
     if rule.reduction_factors or rule.need_replication_factors:
@@ -67,6 +71,13 @@ def read_shardwise(eqn: JaxprEqn) -> Shardwise | None:
         if any(not set(names).isdisjoint(other) for other in others):
             return None
     return Shardwise(operands, results)
+
+
+def _of_dims(rule: ShardRule) -> Shardwise:
+    return Shardwise(
+        tuple(tuple(dim.name for dim in dims) for dims in rule.operands),
+        tuple(tuple(dim.name for dim in dims) for dims in rule.results),
+    )
 
 
 def _names(mapping: Sequence[str | tuple[str, ...]]) -> Names:
