@@ -47,9 +47,7 @@ class TrainState:
     params: Any
     opt_state: Any
     loss_scale: DynamicLossScale | None = None
-    apply_fn: Callable[..., Any] | None = field(
-        default=None, metadata={"static": True}
-    )
+    apply_fn: Callable[..., Any] | None = field(default=None, metadata={"static": True})
     tx: Any = field(metadata={"static": True})
 
     @classmethod

@@ -245,9 +245,7 @@ def _runner(backend: str) -> Run:
     return run
 
 
-def _run_on_shards(
-    run: Run, group: Sequence[_Leaf], scalars: Scalars
-) -> list[Updated]:
+def _run_on_shards(run: Run, group: Sequence[_Leaf], scalars: Scalars) -> list[Updated]:
     """Runs on whatever shards the leaves have, without moving them."""
     rule = group[0].rule
     num_moments = len(rule.signs)
@@ -310,9 +308,7 @@ def _flatten(new: Updated, form: LeafFormat) -> list[Any]:
     return [*firsts, *new.moments, *new.scales]
 
 
-def _unflatten(
-    arrays: Sequence[Any], form: LeafFormat, num_moments: int
-) -> Updated:
+def _unflatten(arrays: Sequence[Any], form: LeafFormat, num_moments: int) -> Updated:
     first, *rest = arrays
     copy = rest.pop(0) if _has_copy(form) else None
     return Updated(

@@ -72,9 +72,7 @@ def update_rows(
     return updated, new[-1] if form.copy_dtype is not None else None
 
 
-def _body(
-    rule: Rule, form: RowsFormat, has_bits: bool, block: int, *refs: Any
-) -> None:
+def _body(rule: Rule, form: RowsFormat, has_bits: bool, block: int, *refs: Any) -> None:
     packed, words, grad, *rest = refs
     bits_ref = rest.pop(0) if has_bits else None
     num_moments = len(rule.signs)

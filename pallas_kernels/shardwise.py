@@ -202,15 +202,19 @@ class ShardRule:
                     whole[name] = None
                     factors.append(name)
                 else:
-                    sizes[dim.name], sizes[rest] = dim.num_parts, length // dim.num_parts
+                    sizes[dim.name], sizes[rest] = (
+                        dim.num_parts,
+                        length // dim.num_parts,
+                    )
                     factors.append(CompoundFactor(dim.name, rest))
             return ArrayMapping(*factors)
 
         ins = tuple(map(mapping, self.operands, operands))
         outs = tuple(map(mapping, self.results, results))
+        inner: dict[str, Any] = {n: k for n, k in sizes.items() if n not in alone}
         return SdyShardingRule(
             ins,
             outs,
             need_replication_factors=tuple(whole),
-            **{name: size for name, size in sizes.items() if name not in alone},
+            **inner,
         )

@@ -128,7 +128,9 @@ def update_values(
 
     if is_coded:
         assert block_max is not None
-        coded = [_encode(v, sign, block_max) for v, sign in zip(new, signs, strict=True)]
+        coded = [
+            _encode(v, sign, block_max) for v, sign in zip(new, signs, strict=True)
+        ]
         moments = tuple(
             keep(before, codes)
             for before, (codes, _) in zip(state.moments, coded, strict=True)

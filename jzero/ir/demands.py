@@ -89,15 +89,8 @@ class Demands:
         for atom, dims in zip(body.outvars, out_dims, strict=True):
             want(atom, dims)
         for eqn in body.eqns:
-            if is_elementwise(eqn):
-                dims = meeting_dims(eqn, marks)
-                for atom in eqn.invars:
-                    if dims is not None and same_shape(atom, eqn.outvars[0]):
-                        want(atom, dims)
-            elif shardwise := read_shardwise(eqn):
-                axes, _ = placed_names(shardwise, read_marks(eqn, marks))
-                for atom, names in zip(eqn.invars, shardwise.operands, strict=True):
-                    want(atom, dims_of(names, axes))
+            for atom, dims in _meetings(eqn, marks):
+                want(atom, dims)
         for eqn in reversed(body.eqns):
             for atom, dims in self._through(eqn, marks, wanted):
                 want(atom, dims)
@@ -212,6 +205,18 @@ def _enter_outs(body: Body, outs: Sequence[Dims | None]) -> OptionalDims:
             wanted = unstack(wanted)
         dims.append(wanted)
     return tuple(dims)
+
+
+def _meetings(eqn: JaxprEqn, marks: dict[Var, Mark]) -> list[tuple[Any, Dims | None]]:
+    """Lists the operands that meet a shard, and how that lies."""
+    if is_elementwise(eqn):
+        dims = meeting_dims(eqn, marks)
+        return [(v, dims) for v in eqn.invars if same_shape(v, eqn.outvars[0])]
+    if shardwise := read_shardwise(eqn):
+        axes, _ = placed_names(shardwise, read_marks(eqn, marks))
+        pairs = zip(eqn.invars, shardwise.operands, strict=True)
+        return [(atom, dims_of(names, axes)) for atom, names in pairs]
+    return []
 
 
 def meeting_dims(eqn: JaxprEqn, marks: dict[Var, Mark]) -> Dims | None:

@@ -8,7 +8,7 @@ All of them take these keywords:
 | keyword | meaning |
 |---|---|
 | `state` | "f32", or "int8": moments as 8-bit codes with a float32 scale per block |
-| `params` | "f32", "bf16" or "f16": refuse parameters of another dtype; None takes any |
+| `params` | "f32", "bf16" or "f16": refuse others; None takes any |
 | `rounding` | "nearest", or "stochastic": round bfloat16 parameters by chance |
 | `seed` | of stochastic rounding |
 | `clip_norm` | the largest global norm of gradients |
@@ -25,7 +25,6 @@ from collections.abc import Iterable
 from numbers import Real
 from typing import Any, Literal, TypedDict, Unpack
 
-import jax
 import jax.numpy as jnp
 
 from jzero.errors import ConfigError, format_problem
@@ -235,7 +234,7 @@ def _fused(
         is_coded=given["state"] == "int8",
         min_coded_elems=given["min_coded_elems"],
         keep_float32=_patterns(given["keep_float32"]),
-        param_dtype=_DTYPES.get(given["params"]),
+        param_dtype=given["params"] and _DTYPES[given["params"]],
         is_stochastic=is_stochastic,
     )
     return build(
@@ -255,8 +254,7 @@ def _check_effects(rule: AnyRule, options: FusedOptions) -> None:
     traced = [
         name
         for name in type(rule).__dataclass_fields__
-        if isinstance(getattr(rule, name), jax.Array | jax.core.Tracer)
-        or not isinstance(getattr(rule, name), Real)
+        if not isinstance(getattr(rule, name), Real)
     ]
     if traced:
         raise ConfigError(
@@ -269,7 +267,11 @@ def _check_effects(rule: AnyRule, options: FusedOptions) -> None:
         )
     needs = [
         ("mask", bool(rule.weight_decay), "without weight decay"),
-        ("seed", options.get("rounding") == "stochastic", 'without rounding="stochastic"'),
+        (
+            "seed",
+            options.get("rounding") == "stochastic",
+            'without rounding="stochastic"',
+        ),
         ("min_coded_elems", options.get("state") == "int8", 'without state="int8"'),
         ("keep_float32", options.get("state") == "int8", 'without state="int8"'),
     ]

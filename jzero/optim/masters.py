@@ -60,9 +60,7 @@ class MasterTransformation(NamedTuple):
             grad_scale: What gradients are multiplied by before anything else.
             skip: A bool scalar; True leaves every bit of parameters and state.
         """
-        return self.update.apply(
-            grads, state, params, grad_scale=grad_scale, skip=skip
-        )
+        return self.update.apply(grads, state, params, grad_scale=grad_scale, skip=skip)
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

@@ -11,15 +11,16 @@ divisor. Shape alone is no sign: other optimizers keep smaller arrays of all kin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from jzero.plan.layout import normalize_spec
+from jzero.plan.layout import normalize_spec, plan_leaf_spec
 from jzero.plan.leaves import LeafFacts
 
-__all__ = ["divides_blocks", "find_codes_of_scales"]
+__all__ = ["cut_at_blocks", "divides_blocks", "find_codes_of_scales"]
 
 _SUFFIX = "_scales"
 _CODES = (np.dtype("int8"), np.dtype("uint8"))
@@ -83,3 +84,37 @@ def divides_blocks(
         count % prod(axis_sizes[axis] for axis in axes) == 0
         for count, axes in zip(shape, dims, strict=True)
     )
+
+
+def cut_at_blocks(
+    param: LeafFacts,
+    planned: tuple[PartitionSpec, str],
+    blocks_shape: Sequence[int],
+    *,
+    axis_sizes: Mapping[str, int],
+    zero_axes: tuple[str, ...],
+) -> tuple[PartitionSpec, str]:
+    """Returns a spec of a parameter that cuts no block of its codes, if there is one.
+
+    Args:
+        param: The parameter.
+        planned: Its spec and the reason for it, regardless of blocks.
+        blocks_shape: The shape of the scales of its codes.
+        axis_sizes: The size of each mesh axis.
+        zero_axes: The axes to split over.
+
+    Returns:
+        What was planned, or another spec and its reason.
+    """
+    spec = planned[0]
+    if spec == param.base_spec or divides_blocks(spec, blocks_shape, axis_sizes):
+        return planned
+    spec, reason = plan_leaf_spec(
+        replace(param, shape=tuple(blocks_shape)),
+        axis_sizes=axis_sizes,
+        zero_axes=zero_axes,
+        threshold_elems=0,
+    )
+    if spec == param.base_spec:
+        return planned
+    return spec, f"{reason} (counted in blocks of its codes)"

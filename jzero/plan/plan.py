@@ -8,7 +8,7 @@ out of leaves and roles. May import: everything else in `plan/`. Read next:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any, get_args
 
@@ -17,7 +17,7 @@ from rich.console import RenderableType
 
 from jzero.config import ZeroConfig
 from jzero.plan.batch import BatchLeafPlan
-from jzero.plan.blocks import divides_blocks, find_codes_of_scales
+from jzero.plan.blocks import cut_at_blocks, divides_blocks, find_codes_of_scales
 from jzero.plan.layout import (
     check_axes,
     local_bytes,
@@ -230,26 +230,27 @@ def plan_state(
             threshold_elems=config.persistence_threshold,
         )
 
+    codes_of = find_codes_of_scales(leaves)
+    blocks_of = {roles[c].owner: leaves[s].shape for s, c in codes_of.items()}
+
+    def plan_param(index: int) -> tuple[PartitionSpec, str]:
+        planned = plan_sharded(leaves[index])
+        if index not in blocks_of:
+            return planned
+        return cut_at_blocks(
+            leaves[index],
+            planned,
+            blocks_of[index],
+            axis_sizes=axis_sizes,
+            zero_axes=config.axes,
+        )
+
     # Of a parameter kept whole, the mirrors are sharded all the same.
     sharded = {
-        index: plan_sharded(leaf)
-        for index, (leaf, info) in enumerate(zip(leaves, roles, strict=True))
+        index: plan_param(index)
+        for index, info in enumerate(roles)
         if info.role == "parameter"
     }
-    codes_of = find_codes_of_scales(leaves)
-    for scales, codes in codes_of.items():
-        owner = roles[codes].owner
-        if owner is None or sharded[owner][0] == leaves[owner].base_spec:
-            continue
-        if divides_blocks(sharded[owner][0], leaves[scales].shape, axis_sizes):
-            continue
-        # Cut the parameter where its blocks end, if there is such a place.
-        blocks = replace(leaves[owner], shape=leaves[scales].shape)
-        spec, reason = plan_leaf_spec(
-            blocks, axis_sizes=axis_sizes, zero_axes=config.axes, threshold_elems=0
-        )
-        if spec != blocks.base_spec:
-            sharded[owner] = spec, f"{reason} (counted in blocks of its codes)"
 
     def plan_one(index: int) -> tuple[PartitionSpec, PartitionSpec, str]:
         """Returns spec, base spec and reason of one leaf."""

@@ -52,8 +52,12 @@ CASES: dict[str, tuple[Any, Any]] = {
         jnp.float32,
     ),
 }
-STAGES = [(name, stage) for name in CASES for stage in (0, 1, 2, 3)
-          if stage in (0, 3) or name == "int8"]
+STAGES = [
+    (name, stage)
+    for name in CASES
+    for stage in (0, 1, 2, 3)
+    if stage in (0, 3) or name == "int8"
+]
 
 
 def rows(seed: int) -> np.ndarray:
@@ -84,11 +88,13 @@ def test_equals_one_device_and_moves_only_weights_and_gradients(
         assert is_whole == (stage == 0 or leaf.ndim < 2), "codes and scales too"
     facts = audit_compiled(step.lower(state, rows(0)).compile()).collectives
     # Weights are gathered and gradients reduced, once each; the update moves nothing.
-    gathered = sum(part.num_elems for f in facts if f.kind == "all-gather"
-                   for part in f.parts)
+    gathered = sum(
+        part.num_elems for f in facts if f.kind == "all-gather" for part in f.parts
+    )
     num_params = sum(p.size for p in jax.tree.leaves(want.params))
     assert gathered <= (num_params if stage else 0)
     assert {f.kind for f in facts} <= {"all-gather", "all-reduce", "reduce-scatter"}
-    reduced = [part.num_elems for f in facts if f.kind == "all-reduce"
-               for part in f.parts]
+    reduced = [
+        part.num_elems for f in facts if f.kind == "all-reduce" for part in f.parts
+    ]
     assert sum(reduced) <= num_params + 4

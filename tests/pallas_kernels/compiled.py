@@ -44,6 +44,8 @@ def compile_update(tx: Any, dtype: Any, *, num_small: int = 20) -> Any:
     shardings = jax.tree.map(lambda s: s.sharding, (params, state))
     jitted = jax.jit(update, donate_argnums=(0, 1), out_shardings=shardings)
     # Kernels ask for the chip while they are lowered.
-    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh.update(abstract_device=chip)):
+    with jax.sharding.use_abstract_mesh(
+        mesh.abstract_mesh.update(abstract_device=chip)
+    ):
         lowered = jitted.lower(params, state, params)
     return lowered.compile(compiler_options=dict(COMPILER_OPTIONS))

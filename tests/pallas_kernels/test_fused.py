@@ -38,9 +38,7 @@ CASES: dict[str, list[tuple[LeafFormat, LeafState]]] = {
         random_leaf(9, (8, 256), dtype=jnp.bfloat16, is_stochastic=True, leaf=1),
     ],
     "one by chance, in codes": [
-        random_leaf(
-            10, (8, 256), is_coded=True, dtype=jnp.bfloat16, is_stochastic=True
-        )
+        random_leaf(10, (8, 256), is_coded=True, dtype=jnp.bfloat16, is_stochastic=True)
     ],
     "a copy": [random_leaf(11, (8, 128), copy_dtype=jnp.bfloat16)],
 }

@@ -62,7 +62,9 @@ def test_the_same_bits_on_any_shards(
     placed = jax.device_put(values, sharding)
     sharded = jax.jit(lambda x: stochastic_round(x, seed=3, step=5, leaf=2))(placed)
     assert sharded.sharding.is_equivalent_to(sharding, 2)
-    np.testing.assert_array_equal(*(np.asarray(x, np.float32) for x in (whole, sharded)))
+    np.testing.assert_array_equal(
+        *(np.asarray(x, np.float32) for x in (whole, sharded))
+    )
     other = stochastic_round(values, seed=3, step=6, leaf=2)
     assert bool((other != whole).any())
 
@@ -82,7 +84,9 @@ def test_rows_tell_elements_of_huge_arrays_apart() -> None:
         rows.append(row)
         indices.append(index)
     np.testing.assert_array_equal(*indices)
-    bits = [random_bits(jnp.uint32(1), r, i) for r, i in zip(rows, indices, strict=True)]
+    bits = [
+        random_bits(jnp.uint32(1), r, i) for r, i in zip(rows, indices, strict=True)
+    ]
     assert bool((bits[0] != bits[1]).any())
 
 

@@ -40,14 +40,16 @@ ADVERSARIES: dict[str, Any] = {
     "1e-30": lambda step: jnp.full(SHAPE, 1e-30),
     "1e30": lambda step: jnp.full(SHAPE, 1e30),
     "the largest float": lambda step: jnp.full(SHAPE, 3.4e38),
-    "a spike": lambda step: jnp.full(SHAPE, 1e-3).at[3, 7].set(
-        jnp.where(step == 5, 1e30, 1e-3)
+    "a spike": lambda step: (
+        jnp.full(SHAPE, 1e-3).at[3, 7].set(jnp.where(step == 5, 1e30, 1e-3))
     ),
     "signs that change": lambda step: jnp.full(SHAPE, 1.0) * (-1.0) ** step,
 }
 
 
-@pytest.mark.parametrize("rule", (AdamW(), Lion(), Momentum()), ids=lambda r: str(r)[:5])
+@pytest.mark.parametrize(
+    "rule", (AdamW(), Lion(), Momentum()), ids=lambda r: str(r)[:5]
+)
 def test_no_gradient_makes_nan(rule: Any) -> None:
     def turn(state: LeafState, step: jax.Array) -> Any:
         grads = [make(step) for make in ADVERSARIES.values()]
@@ -74,8 +76,9 @@ def test_no_gradient_makes_nan(rule: Any) -> None:
 def test_a_second_moment_that_fades_makes_no_leap() -> None:
     """Elements far smaller than their block's largest one move less, never more."""
     grad = jnp.full(SHAPE, 1e-6).at[:, 0].set(1.0)
-    new = update_leaf(AdamW(weight_decay=0.0), LeafFormat(tile=TILE),
-                      coded_state(AdamW(), grad), ONE)
+    new = update_leaf(
+        AdamW(weight_decay=0.0), LeafFormat(tile=TILE), coded_state(AdamW(), grad), ONE
+    )
     state = LeafState(new.param, jnp.zeros(SHAPE), new.moments, new.scales)
     new = update_leaf(AdamW(weight_decay=0.0), LeafFormat(tile=TILE), state, ONE)
     assert float(jnp.abs(new.param - 1)[:, 1:].max()) <= 2.1e-2

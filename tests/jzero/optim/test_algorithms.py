@@ -14,7 +14,11 @@ import pytest
 import jzero
 from jzero.errors import ConfigError
 
-PARAMS = {"w": jnp.linspace(-1, 1, 24).reshape(4, 6), "b": jnp.ones(3), "s": jnp.ones(())}
+PARAMS = {
+    "w": jnp.linspace(-1, 1, 24).reshape(4, 6),
+    "b": jnp.ones(3),
+    "s": jnp.ones(()),
+}
 
 
 def schedule(count: Any) -> Any:
@@ -95,7 +99,7 @@ def test_the_learning_rate_may_be_injected() -> None:
     assert float(state.hyperparams["learning_rate"]) == pytest.approx(1e-2)
     updates, _ = jax.jit(tx.update)(PARAMS, state, PARAMS)
     assert float(updates["b"][0]) == pytest.approx(-1e-2, rel=1e-2)
-    with pytest.raises(ConfigError, match="(?s)part of the program.*b1"):
+    with pytest.raises(ConfigError, match=r"(?s)part of the program.*b1"):
         jzero.optim.adamw(1e-2, b1=jnp.float32(0.9))  # pyright: ignore
 
 

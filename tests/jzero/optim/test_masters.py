@@ -48,7 +48,9 @@ def test_a_skip_leaves_every_bit(name: str) -> None:
     before = jax.tree.leaves((params, state))
     for a, b in zip(before, jax.tree.leaves(kept), strict=True):
         assert a.dtype == b.dtype
-        np.testing.assert_array_equal(np.asarray(a, np.float32), np.asarray(b, np.float32))
+        np.testing.assert_array_equal(
+            np.asarray(a, np.float32), np.asarray(b, np.float32)
+        )
 
 
 def test_masters_are_copies_also_of_float32() -> None:

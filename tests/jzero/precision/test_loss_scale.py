@@ -52,8 +52,10 @@ def test_it_is_a_small_tree_of_plain_arrays() -> None:
     assert [leaf.dtype for leaf in leaves] == [jnp.float32, jnp.int32, jnp.bool_]
     again = jax.tree.unflatten(treedef, leaves)
     assert float(jax.jit(lambda s: s.adjust(NO))(again).scale) == 1.0
-    paths = [jax.tree_util.keystr(k) for k, _ in
-             jax.tree_util.tree_flatten_with_path(scaler)[0]]
+    paths = [
+        jax.tree_util.keystr(k)
+        for k, _ in jax.tree_util.tree_flatten_with_path(scaler)[0]
+    ]
     assert paths == [".scale", ".num_good_steps", ".is_stuck"]
 
 
