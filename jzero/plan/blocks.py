@@ -89,7 +89,7 @@ def divides_blocks(
 def cut_at_blocks(
     param: LeafFacts,
     planned: tuple[PartitionSpec, str],
-    blocks_shape: Sequence[int],
+    blocks_shape: Sequence[int] | None,
     *,
     axis_sizes: Mapping[str, int],
     zero_axes: tuple[str, ...],
@@ -99,7 +99,7 @@ def cut_at_blocks(
     Args:
         param: The parameter.
         planned: Its spec and the reason for it, regardless of blocks.
-        blocks_shape: The shape of the scales of its codes.
+        blocks_shape: The shape of the scales of its codes; None if it has none.
         axis_sizes: The size of each mesh axis.
         zero_axes: The axes to split over.
 
@@ -107,7 +107,9 @@ def cut_at_blocks(
         What was planned, or another spec and its reason.
     """
     spec = planned[0]
-    if spec == param.base_spec or divides_blocks(spec, blocks_shape, axis_sizes):
+    if blocks_shape is None or spec == param.base_spec:
+        return planned
+    if divides_blocks(spec, blocks_shape, axis_sizes):
         return planned
     spec, reason = plan_leaf_spec(
         replace(param, shape=tuple(blocks_shape)),

@@ -233,22 +233,16 @@ def plan_state(
     codes_of = find_codes_of_scales(leaves)
     blocks_of = {roles[c].owner: leaves[s].shape for s, c in codes_of.items()}
 
-    def plan_param(index: int) -> tuple[PartitionSpec, str]:
-        planned = plan_sharded(leaves[index])
-        if index not in blocks_of:
-            return planned
-        return cut_at_blocks(
-            leaves[index],
-            planned,
-            blocks_of[index],
+    # Of a parameter kept whole, the mirrors are sharded all the same.
+    sharded = {
+        index: cut_at_blocks(
+            leaf,
+            plan_sharded(leaf),
+            blocks_of.get(index),
             axis_sizes=axis_sizes,
             zero_axes=config.axes,
         )
-
-    # Of a parameter kept whole, the mirrors are sharded all the same.
-    sharded = {
-        index: plan_param(index)
-        for index, info in enumerate(roles)
+        for index, (leaf, info) in enumerate(zip(leaves, roles, strict=True))
         if info.role == "parameter"
     }
 
