@@ -37,7 +37,7 @@ def apply_to_nnx(
     if not isinstance(optimizer.tx, FusedTransformation | MasterTransformation):
         raise ConfigError(
             f"apply_to_nnx: {type(optimizer.tx).__name__} has no apply.\n"
-            "Remedy: use an optimizer of jzero.optim, or optimizer.update(model, grads)."
+            "Remedy: use one of jzero.optim, or call optimizer.update(model, grads)."
         )
     nnx: Any = sys.modules["flax.nnx"]
     params = nnx.as_pure(nnx.state(model, optimizer.wrt))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import jax
@@ -10,8 +11,11 @@ import numpy as np
 import pytest
 
 import jzero
+from jzero.audit.pods import COMPILER_OPTIONS, pod_mesh
 from jzero.audit.report import audit_compiled
+from pallas_kernels.compat import has_mosaic_gpu
 from tests.end_to_end.oracle import SHARD_ALL, mesh_of
+from tests.needs import needs_compiler
 
 NUM_DEVICES = 8
 
@@ -93,3 +97,35 @@ def test_equals_one_device_and_moves_only_weights_and_gradients(
         part.num_elems for f in facts if f.kind == "all-reduce" for part in f.parts
     ]
     assert sum(reduced) <= num_params + 4
+
+
+@needs_compiler
+def test_compiled_for_gpus_gradients_are_still_reduce_scattered() -> None:
+    """8-bit moments, by the GPU kernel where this JAX has one."""
+    backend = "mosaic_gpu" if has_mosaic_gpu() else "xla"
+    tx = jzero.optim.adamw(1e-3, state="int8", backend=backend)
+    mesh = pod_mesh("h100:1x8")
+    state = jax.eval_shape(lambda: create(tx, jnp.float32))
+    batch = jax.ShapeDtypeStruct((64, 256), jnp.float32)
+    step = jzero.shard_train_step(train_step, stage=3, mesh=mesh)
+    chip = jax.sharding.AbstractDevice("NVIDIA H100 80GB HBM3", 132, "gpu")
+    abstract = mesh.abstract_mesh.update(abstract_device=chip)
+    context = jax.sharding.use_abstract_mesh(abstract)
+    with context if has_mosaic_gpu() else contextlib.nullcontext():
+        lowered = step.lower(state, batch)
+    compiled = lowered.compile(compiler_options=dict(COMPILER_OPTIONS))
+    moved = [
+        (fact.kind, part.num_elems)
+        for fact in audit_compiled(compiled).collectives
+        for part in fact.parts
+        if part.num_elems > 128
+    ]
+    size = 256 * 128
+    assert sorted(moved) == [
+        ("all-gather", size // NUM_DEVICES),
+        ("all-gather", size // NUM_DEVICES),
+        ("reduce-scatter", size),
+        ("reduce-scatter", size),
+    ]
+    num_kernels = (compiled.as_text() or "").count('custom_call_target="mosaic_gpu')
+    assert bool(num_kernels) is has_mosaic_gpu()
