@@ -82,7 +82,7 @@ def compare(
     held_out = batches(text[-HELD_OUT_BYTES:], rows=64, length=length)[0]
     built = build(steps=num_steps, rows=rows, length=length, **model)
     first = built.create_state(*built.sample_args)
-    gpt, step = GPT(**model), jax.jit(train_step)
+    gpt, step, judge = GPT(**model), jax.jit(train_step), jax.jit(evaluate)
     runs = []
     for name in names:
         # A constant rate: warm-up is not what is compared.
@@ -98,7 +98,7 @@ def compare(
             Run(
                 name=name,
                 loss=float(np.mean([float(loss) for loss in losses[-20:]])),
-                held_out=float(evaluate(state, held_out)),
+                held_out=float(judge(state, held_out)),
                 state_bytes=_num_bytes(state.opt_state) / _num_params(state.params),
                 coded_bytes=_coded_bytes(state),
             )

@@ -41,7 +41,6 @@ def create(tx: Any, dtype: Any) -> jzero.TrainState:
 
 
 CASES: dict[str, tuple[Any, Any]] = {
-    "f32": (jzero.optim.adamw(1e-2), jnp.float32),
     "int8": (jzero.optim.adamw(1e-2, state="int8"), jnp.float32),
     "int8, by chance": (
         jzero.optim.adamw(1e-2, state="int8", params="bf16", rounding="stochastic"),
@@ -50,10 +49,6 @@ CASES: dict[str, tuple[Any, Any]] = {
     "int8 under masters": (
         jzero.optim.with_master_weights(jzero.optim.lion(1e-3, state="int8")),
         jnp.bfloat16,
-    ),
-    "a kernel": (
-        jzero.optim.adamw(1e-2, state="int8", backend="pallas_tpu_interpret"),
-        jnp.float32,
     ),
 }
 STAGES = [(name, 3) for name in CASES] + [("int8", stage) for stage in range(3)]

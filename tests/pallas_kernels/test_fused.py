@@ -123,7 +123,7 @@ def test_kernels_run_on_shards(spec: tuple[str | None, ...]) -> None:
         )
 
     placed = [(form, jax.tree.map(place, state)) for form, state in pairs]
-    for backend in ("xla", "pallas_tpu_interpret"):
+    for backend in ("xla", "pallas_tpu_interpret") if spec[0] else ("xla",):
         got = run(placed, backend)
         for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
             a, b = np.asarray(one, np.float32), np.asarray(other, np.float32)
@@ -135,7 +135,7 @@ def test_kernels_run_on_shards(spec: tuple[str | None, ...]) -> None:
 
 
 def test_many_small_leaves_are_one_launch() -> None:
-    pairs = [random_leaf(i, (i + 1,)) for i in range(100)]
+    pairs = [random_leaf(i, (i + 1,)) for i in range(40)]
     pairs.append(random_leaf(0, (256, 256)))
     forms = [form for form, _ in pairs]
     jaxpr = jax.make_jaxpr(
@@ -172,9 +172,12 @@ def test_deltas_come_from_the_reference() -> None:
 def test_seed_and_step_change_the_rounding() -> None:
     form, state = random_leaf(0, (4096,), dtype=jnp.bfloat16, is_stochastic=True)
 
-    def params(**counters: Any) -> np.ndarray:
-        (new,) = fused_update([RULE], [form], [state], SCALARS, **counters)
-        return np.asarray(new.param, np.float32)
+    @jax.jit
+    def update(seed: Any, step: Any) -> Any:
+        return fused_update([RULE], [form], [state], SCALARS, seed=seed, step=step)
+
+    def params(seed: int, step: int) -> np.ndarray:
+        return np.asarray(update(seed, step)[0].param, np.float32)
 
     first = params(seed=0, step=0)
     np.testing.assert_array_equal(first, params(seed=0, step=0))

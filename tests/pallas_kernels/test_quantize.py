@@ -11,6 +11,9 @@ import pytest
 
 from pallas_kernels import dequantize_blocks, quantize_blocks
 
+quantize = jax.jit(quantize_blocks, static_argnames=("bits", "block"))
+dequantize = jax.jit(dequantize_blocks, static_argnames=("length", "bits", "block"))
+
 
 @pytest.mark.parametrize("bits", (8, 4))
 @pytest.mark.parametrize(
@@ -26,10 +29,10 @@ from pallas_kernels import dequantize_blocks, quantize_blocks
 def test_round_trip(shape: tuple[int, ...], dtype: type, bits: Literal[4, 8]) -> None:
     values = jax.random.normal(jax.random.key(0), shape).astype(dtype)
     length = shape[-1]
-    codes, scales = quantize_blocks(values, bits=bits)
+    codes, scales = quantize(values, bits=bits)
     assert codes.shape == (*shape[:-1], length if bits == 8 else -(-length // 2))
     assert scales.shape == (*shape[:-1], -(-length // 256))
-    back = dequantize_blocks(codes, scales, length=length, bits=bits)
+    back = dequantize(codes, scales, length=length, bits=bits)
     assert back.shape == shape
     assert back.dtype == jnp.float32
     top = 127 if bits == 8 else 7
@@ -42,15 +45,15 @@ def test_round_trip(shape: tuple[int, ...], dtype: type, bits: Literal[4, 8]) ->
 
 def test_whole_numbers_survive() -> None:
     values = jnp.arange(-7.0, 8.0)
-    codes, scales = quantize_blocks(values, bits=4)
-    back = dequantize_blocks(codes, scales, length=15, bits=4)
+    codes, scales = quantize(values, bits=4)
+    back = dequantize(codes, scales, length=15, bits=4)
     np.testing.assert_array_equal(back, values)
 
 
 def test_zeros_and_what_is_not_finite() -> None:
     values = jnp.zeros((3, 256)).at[1, 7].set(jnp.inf).at[2, 7].set(jnp.nan)
-    codes, scales = quantize_blocks(values)
-    back = dequantize_blocks(codes, scales, length=256)
+    codes, scales = quantize(values)
+    back = dequantize(codes, scales, length=256)
     assert bool((back[0] == 0).all())
     assert not bool(jnp.isfinite(scales[1:]).any())
 

@@ -18,15 +18,25 @@ from pallas_kernels.rounding import (
 from tests.end_to_end.oracle import mesh_of
 
 DRAWS = 10**6
+draw = jax.jit(stochastic_round, static_argnames="leaf")
 
 
-@pytest.mark.parametrize("fraction", (0.5, 0.1, 0.99, 2**-16))
-@pytest.mark.parametrize("sign", (1.0, -1.0))
+@jax.jit
+def bits_for(seed: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Of two leaves."""
+    row, index = element_index((DRAWS,))
+    one, two = (random_bits(step_key(seed, step, leaf), row, index) for leaf in (0, 1))
+    return one, two
+
+
+@pytest.mark.parametrize(
+    ("fraction", "sign"), [(0.5, 1.0), (0.1, -1.0), (0.99, 1.0), (2**-16, -1.0)]
+)
 def test_the_mean_of_a_million_draws_is_unbiased(fraction: float, sign: float) -> None:
     gap = 2.0**-7  # between neighbours of 1 in bfloat16
     value = np.float32(sign * (1 + fraction * gap))
     exact = abs(float(value)) - 1
-    draws = stochastic_round(jnp.full(DRAWS, value), seed=7, step=3)
+    draws = draw(jnp.full(DRAWS, value), seed=7, step=3)
     ups = float(jnp.mean(jnp.abs(draws.astype(jnp.float32)) > 1))
     chance = exact / gap
     sigma = (chance * (1 - chance) / DRAWS) ** 0.5
@@ -36,8 +46,7 @@ def test_the_mean_of_a_million_draws_is_unbiased(fraction: float, sign: float) -
 
 def test_bits_are_uniform_and_unrelated() -> None:
     def bits_of(seed: int, step: int, leaf: int) -> np.ndarray:
-        row, index = element_index((DRAWS,))
-        return np.asarray(random_bits(step_key(seed, step, leaf), row, index))
+        return np.asarray(bits_for(jnp.uint32(seed), jnp.uint32(step))[leaf])
 
     first = bits_of(0, 0, 0)
     counts = np.bincount(first & 0xFF, minlength=256)
@@ -57,7 +66,7 @@ def test_the_same_bits_on_any_shards(
     num_devices: int, spec: tuple[str | None, ...]
 ) -> None:
     values = jax.random.normal(jax.random.key(0), (16, 24))
-    whole = stochastic_round(values, seed=3, step=5, leaf=2)
+    whole = draw(values, seed=3, step=5, leaf=2)
     sharding = NamedSharding(mesh_of(num_devices), PartitionSpec(*spec))
     placed = jax.device_put(values, sharding)
     sharded = jax.jit(lambda x: stochastic_round(x, seed=3, step=5, leaf=2))(placed)
@@ -65,7 +74,7 @@ def test_the_same_bits_on_any_shards(
     np.testing.assert_array_equal(
         *(np.asarray(x, np.float32) for x in (whole, sharded))
     )
-    other = stochastic_round(values, seed=3, step=6, leaf=2)
+    other = draw(values, seed=3, step=6, leaf=2)
     assert bool((other != whole).any())
 
 

@@ -22,6 +22,7 @@ from pallas_kernels import (
 from pallas_kernels.rounding import step_key
 
 SHAPE, TILE = (16, 256), (1, 256)
+update = jax.jit(update_leaf, static_argnums=(0, 1))
 ONE = Scalars(1.0, 1e-2, 0.1, 0.001, 0.0)
 
 
@@ -76,11 +77,11 @@ def test_no_gradient_makes_nan(rule: Any) -> None:
 def test_a_second_moment_that_fades_makes_no_leap() -> None:
     """Elements far smaller than their block's largest one move less, never more."""
     grad = jnp.full(SHAPE, 1e-6).at[:, 0].set(1.0)
-    new = update_leaf(
+    new = update(
         AdamW(weight_decay=0.0), LeafFormat(tile=TILE), coded_state(AdamW(), grad), ONE
     )
     state = LeafState(new.param, jnp.zeros(SHAPE), new.moments, new.scales)
-    new = update_leaf(AdamW(weight_decay=0.0), LeafFormat(tile=TILE), state, ONE)
+    new = update(AdamW(weight_decay=0.0), LeafFormat(tile=TILE), state, ONE)
     assert float(jnp.abs(new.param - 1)[:, 1:].max()) <= 2.1e-2
 
 
@@ -101,7 +102,7 @@ def test_a_skipped_step_leaves_every_bit(is_coded: bool, dtype: Any) -> None:
         scales = ()
     form = LeafFormat(tile=TILE if is_coded else None, is_stochastic=True)
     state = LeafState(param, grad, moments, scales)
-    new = update_leaf(AdamW(), form, state, ONE._replace(skip=1.0), key=jnp.uint32(1))
+    new = update(AdamW(), form, state, ONE._replace(skip=1.0), key=jnp.uint32(1))
     kept = (new.param, *new.moments, *new.scales)
     for before, after in zip((param, *moments, *scales), kept, strict=True):
         assert before.dtype == after.dtype
@@ -130,6 +131,6 @@ def test_steps_below_the_resolution_happen_in_expectation() -> None:
 def test_a_copy_in_another_dtype() -> None:
     state = LeafState(jnp.ones(8), jnp.ones(8), (jnp.zeros(8),))
     form = LeafFormat(copy_dtype=jnp.float16)
-    new = update_leaf(Momentum(), form, state, ONE)
+    new = update(Momentum(), form, state, ONE)
     assert new.copy.dtype == jnp.float16
     np.testing.assert_array_equal(new.copy, new.param.astype(jnp.float16))
