@@ -3,6 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from jzero import optim, precision
 from jzero.api import shard_train_step
 from jzero.audit import pods
 from jzero.audit.compiled_step import CompiledStep
@@ -32,6 +33,7 @@ from jzero.fit.ratio import fit_offload
 from jzero.offload import Offload
 from jzero.plan.plan import Plan
 from jzero.step import TrainStep
+from jzero.train_state import TrainState
 
 if TYPE_CHECKING:
     from jzero import checkpoint
@@ -61,11 +63,14 @@ __all__ = [
     "StageError",
     "StateError",
     "StepReport",
+    "TrainState",
     "TrainStep",
     "ZeroConfig",
     "checkpoint",
     "fit_offload",
+    "optim",
     "pods",
+    "precision",
     "shard_train_step",
 ]
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from jzero.compat.jaxpr import AnyJaxpr, DropVar, JaxprEqn, Var, inner, is_var
 from jzero.ir.bodies import Body, bodies_of
-from jzero.ir.marks import Analysis, Mark, enter_marks, read_marks
+from jzero.ir.marks import Analysis, Mark, enter_marks, placed_names, read_marks
+from jzero.ir.partitioned import dims_of, read_shardwise
 from jzero.ir.rules import BARRIER, is_array, is_elementwise
 from jzero.ir.specs import Dims, inverse, permute, stack, unstack
 
@@ -88,11 +89,8 @@ class Demands:
         for atom, dims in zip(body.outvars, out_dims, strict=True):
             want(atom, dims)
         for eqn in body.eqns:
-            if is_elementwise(eqn):
-                dims = meeting_dims(eqn, marks)
-                for atom in eqn.invars:
-                    if dims is not None and same_shape(atom, eqn.outvars[0]):
-                        want(atom, dims)
+            for atom, dims in _meetings(eqn, marks):
+                want(atom, dims)
         for eqn in reversed(body.eqns):
             for atom, dims in self._through(eqn, marks, wanted):
                 want(atom, dims)
@@ -116,6 +114,14 @@ class Demands:
             ins = self.enter(eqn, bodies, operands, outs).operands
             return [
                 (v, d) for v, d in zip(eqn.invars, ins, strict=True) if d is not None
+            ]
+        if has_demand and (shardwise := read_shardwise(eqn)):
+            placed = zip(shardwise.results, outs, strict=True)
+            axes = shardwise.place([(n, d) for n, d in placed if d is not None])
+            return [
+                (atom, dims)
+                for atom, names in zip(eqn.invars, shardwise.operands, strict=True)
+                if (dims := dims_of(names, axes)) is not None
             ]
         first = outs[0] if outs else None
         if first is None:
@@ -199,6 +205,18 @@ def _enter_outs(body: Body, outs: Sequence[Dims | None]) -> OptionalDims:
             wanted = unstack(wanted)
         dims.append(wanted)
     return tuple(dims)
+
+
+def _meetings(eqn: JaxprEqn, marks: dict[Var, Mark]) -> list[tuple[Any, Dims | None]]:
+    """Lists the operands that meet a shard, and how that lies."""
+    if is_elementwise(eqn):
+        dims = meeting_dims(eqn, marks)
+        return [(v, dims) for v in eqn.invars if same_shape(v, eqn.outvars[0])]
+    if shardwise := read_shardwise(eqn):
+        axes, _ = placed_names(shardwise, read_marks(eqn, marks))
+        pairs = zip(eqn.invars, shardwise.operands, strict=True)
+        return [(atom, dims_of(names, axes)) for atom, names in pairs]
+    return []
 
 
 def meeting_dims(eqn: JaxprEqn, marks: dict[Var, Mark]) -> Dims | None:

@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from jzero.compat.jaxpr import AnyJaxpr, JaxprEqn, Var, inner, is_var
+from jzero.compat.jaxpr import AnyJaxpr, Atom, JaxprEqn, Var, inner, is_var
 from jzero.ir.bodies import Body, Slot, bodies_of
+from jzero.ir.partitioned import Shardwise, dims_of, read_shardwise
 from jzero.ir.rules import (
     BARRIER,
     CAST,
@@ -187,6 +188,8 @@ class Analysis:
             return nothing if moved is None else [moved.unrooted()]
         if bodies := bodies_of(eqn):
             return self._follow_bodies(eqn, bodies, operands)
+        if shardwise := read_shardwise(eqn):
+            return _follow_shardwise(eqn, shardwise, operands)
         return nothing
 
     def _follow_bodies(
@@ -302,3 +305,54 @@ def _follow_elementwise(eqn: JaxprEqn, operands: Sequence[Mark | None]) -> Mark 
     if name in IDENTITY:
         return first
     return first.unrooted()
+
+
+def placed_names(
+    shardwise: Shardwise, operands: Sequence[Mark | None]
+) -> tuple[dict[str, object], dict[str, object]]:
+    """Returns how marked operands place the named dims: as shards, and gathered."""
+    marked = [
+        (names, mark)
+        for names, mark in zip(shardwise.operands, operands, strict=True)
+        if mark is not None
+    ]
+    return (
+        shardwise.place([(names, mark.dims) for names, mark in marked]),
+        shardwise.place([(names, mark.base) for names, mark in marked]),
+    )
+
+
+def _follow_shardwise(
+    eqn: JaxprEqn, shardwise: Shardwise, operands: Sequence[Mark | None]
+) -> list[Mark | None]:
+    """Marks results like the operands that they hang together with.
+
+    A result follows from the first marked operand of its own names, shape and dtype
+    that no result before it follows from: a new moment from the old one.
+    """
+    axes, base_axes = placed_names(shardwise, operands)
+    taken: set[int] = set()
+    found: list[Mark | None] = []
+    for var, names in zip(eqn.outvars, shardwise.results, strict=True):
+        dims, base = dims_of(names, axes), dims_of(names, base_axes)
+        if dims is None or base is None:
+            found.append(None)
+            continue
+        alike = [
+            i
+            for i, mark in enumerate(operands)
+            if mark is not None and shardwise.operands[i] == names
+        ]
+        same = [i for i in alike if i not in taken and _is_same(eqn.invars[i], var)]
+        source = operands[(same or alike)[0]] if alike else None
+        taken.update(same[:1])
+        if source is None:
+            found.append(None)
+        else:
+            found.append(replace(source, dims=dims, base=base).unrooted())
+    return found
+
+
+def _is_same(atom: Atom, var: Var) -> bool:
+    one, other = atom.aval, var.aval
+    return one.shape == other.shape and one.dtype == other.dtype

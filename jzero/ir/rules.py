@@ -31,6 +31,7 @@ ELEMENTWISE = frozenset(
         "atanh",
         "bessel_i0e",
         "bessel_i1e",
+        "bitcast_convert_type",
         "cbrt",
         "ceil",
         "clamp",

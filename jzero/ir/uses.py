@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from jzero.compat.jaxpr import AnyJaxpr, JaxprEqn, Var, inner
 from jzero.ir.bodies import Body, bodies_of
 from jzero.ir.edit import is_inserted
+from jzero.ir.partitioned import read_shardwise
 from jzero.ir.rules import (
     BARRIER,
     CAST,
@@ -110,6 +111,8 @@ class Uses:
         if eqn.primitive.name == CONSTRAINT:
             is_shard = self.is_at_use or is_inserted(eqn, self.scope)
             return {SHARD if is_shard else WHOLE}
+        if read_shardwise(eqn) is not None:
+            return {SHARD}
         found: set[str] = set()
         bodies = bodies_of(eqn)
         for body in bodies:

@@ -31,9 +31,11 @@ from jzero.compat.jaxpr import (
     inner,
     is_var,
 )
+from jzero.ir.align import align, align_named
 from jzero.ir.bodies import LOOP_NAMES, REMAT_NAMES, Body, bodies_of, with_bodies
 from jzero.ir.edit import Editor
 from jzero.ir.marks import Analysis, Mark, enter_marks, read_marks
+from jzero.ir.partitioned import read_shardwise
 from jzero.ir.rules import (
     BARRIER,
     CAST,
@@ -181,7 +183,10 @@ class _Gatherer:
         if bodies := bodies_of(eqn):
             self._rewrite_bodies(eqn, bodies, operands, scope)
         elif is_elementwise(eqn):
-            editor.copy(eqn, operands=self._align(eqn, operands, scope))
+            editor.copy(eqn, operands=align(editor, eqn, operands, scope=SCOPE))
+        elif shardwise := read_shardwise(eqn):
+            aligned = align_named(editor, eqn, shardwise, operands, scope=SCOPE)
+            editor.copy(eqn, operands=aligned)
         elif (
             # A constraint says itself where its operand shall lie.
             eqn.primitive.name in (BARRIER, CONSTRAINT)
@@ -199,19 +204,6 @@ class _Gatherer:
                     for v, m in zip(eqn.invars, operands, strict=True)
                 ],
             )
-
-    def _align(
-        self, eqn: JaxprEqn, operands: Sequence[Mark | None], scope: _Scope
-    ) -> list[Atom]:
-        """Lays all shards of an element-wise equation like the first."""
-        first = next(m for m in operands if m is not None)
-        new = [scope.editor.read(v) for v in eqn.invars]
-        for i, mark in enumerate(operands):
-            if mark is not None and mark.dims != first.dims:
-                new[i] = scope.editor.constrain(
-                    new[i], first.dims, like=eqn, scope=SCOPE
-                )
-        return new
 
     def _whole(self, var: Var, scope: _Scope, eqn: JaxprEqn | None) -> Var:
         """Returns the gathered value of a marked variable."""

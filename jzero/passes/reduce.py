@@ -20,6 +20,7 @@ from jzero.ir.bodies import bodies_of, with_bodies
 from jzero.ir.demands import Demands, OptionalDims, same_shape
 from jzero.ir.edit import Editor
 from jzero.ir.marks import Analysis, Mark, enter_marks, read_marks
+from jzero.ir.partitioned import read_shardwise
 from jzero.ir.rules import BARRIER, CONSTRAINT, constrained_dims, is_elementwise
 from jzero.ir.specs import Dims
 from jzero.ir.trace import TracedStep, input_marks, output_dims
@@ -113,13 +114,17 @@ class _Borrowed:
         self, eqn: JaxprEqn, marks: dict[Var, Mark], wanted: dict[Var, Dims]
     ) -> list[object]:
         new = [self.editor.read(v) for v in eqn.invars]
-        if not self.inputs or not is_elementwise(eqn):
+        if not self.inputs:
+            return new
+        is_named = read_shardwise(eqn) is not None
+        if not is_named and not is_elementwise(eqn):
             return new
         out = eqn.outvars[0]
-        if out not in marks and out not in wanted:
+        if not any(v in marks or v in wanted for v in eqn.outvars):
             return new
         for i, atom in enumerate(eqn.invars):
-            if is_var(atom) and atom in self.inputs and same_shape(atom, out):
+            is_alike = is_named or same_shape(atom, out)
+            if is_var(atom) and atom in self.inputs and is_alike:
                 if atom not in self.shards:
                     self.shards[atom] = self.editor.constrain(
                         atom, wanted[atom], like=eqn, scope=SCOPE
@@ -133,6 +138,7 @@ def _passes_on(eqn: JaxprEqn) -> bool:
         is_elementwise(eqn)
         or eqn.primitive.name == BARRIER
         or eqn.primitive.name == "transpose"
+        or read_shardwise(eqn) is not None
     )
 
 

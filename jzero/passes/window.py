@@ -23,6 +23,7 @@ from jzero.ir.bodies import REMAT_NAMES, bodies_of, with_bodies
 from jzero.ir.demands import Demands, OptionalDims
 from jzero.ir.edit import Editor
 from jzero.ir.marks import Analysis, Mark, enter_marks, read_marks
+from jzero.ir.partitioned import read_shardwise
 from jzero.ir.rules import BARRIER, CONSTRAINT, is_elementwise
 from jzero.ir.specs import Dims
 from jzero.ir.trace import (
@@ -106,6 +107,8 @@ class _Windower:
     def _born(self, eqn: JaxprEqn, wanted: dict[Var, Dims]) -> list[tuple[Var, int]]:
         """Gradients that this equation yields, with their whole bytes."""
         if is_elementwise(eqn) or eqn.primitive.name in (BARRIER, "transpose"):
+            return []
+        if read_shardwise(eqn) is not None:
             return []
         return [
             (v, v.aval.size * v.aval.dtype.itemsize) for v in eqn.outvars if v in wanted

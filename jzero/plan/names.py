@@ -42,6 +42,7 @@ _OPTIMIZER_FIELDS = frozenset(
     {"mu", "nu", "trace", "acc_grads", "sum_of_squares", "v_row", "v_col"}
     | {"inner_state", "inner_states", "inner_opt_state", "base_optimizer_state"}
     | {"fast_state", "hyperparams"}
+    | {"mu_scales", "nu_scales", "masters"}
 )
 # Containers between the root of the parameters and what an optimizer mirrors.
 _WRAPPERS = frozenset({"params", "fast", "model"})

@@ -17,6 +17,7 @@ from rich.console import RenderableType
 
 from jzero.config import ZeroConfig
 from jzero.plan.batch import BatchLeafPlan
+from jzero.plan.blocks import cut_at_blocks, divides_blocks, find_codes_of_scales
 from jzero.plan.host import HOST, choose_host
 from jzero.plan.layout import (
     check_axes,
@@ -215,8 +216,9 @@ def plan_state(
     Parameters and optimizer state are sharded as the stage says. What mirrors a
     parameter takes the parameter's spec, so that the update needs no movement; it
     also takes the user's own axes from it, unless it brings its own. A leaf of
-    another shape (adafactor's factors) is planned for itself. Everything else
-    stays as the user placed it.
+    another shape (adafactor's factors) is planned for itself, except for the scales
+    of 8-bit codes, which lie as the codes do. Everything else stays as the user
+    placed it.
 
     Args:
         leaves: The leaves of all state arguments.
@@ -245,9 +247,18 @@ def plan_state(
             threshold_elems=config.persistence_threshold,
         )
 
+    codes_of = find_codes_of_scales(leaves)
+    blocks_of = {roles[c].owner: leaves[s].shape for s, c in codes_of.items()}
+
     # Of a parameter kept whole, the mirrors are sharded all the same.
     sharded = {
-        index: plan_sharded(leaf)
+        index: cut_at_blocks(
+            leaf,
+            plan_sharded(leaf),
+            blocks_of.get(index),
+            axis_sizes=axis_sizes,
+            zero_axes=config.axes,
+        )
         for index, (leaf, info) in enumerate(zip(leaves, roles, strict=True))
         if info.role == "parameter"
     }
@@ -257,6 +268,11 @@ def plan_state(
         leaf, info = leaves[index], roles[index]
         if info.role == "other":
             return leaf.base_spec, leaf.base_spec, info.why
+        if index in codes_of:
+            spec, base, reason = plan_one(codes_of[index])
+            if divides_blocks(spec, leaf.shape, axis_sizes):
+                return spec, base, "blocks of its codes" if spec != base else reason
+            return PartitionSpec(), PartitionSpec(), "blocks lie across shards"
         is_sharded = (
             placement.params if info.role == "parameter" else placement.optimizer
         )

@@ -21,7 +21,8 @@ SHARED_TESTS = {
     "tests/jzero/audit/findings/test_planted.py",
 }
 
-SOURCE_FOLDERS = ("jzero", "tools", "tests", "examples", "benchmarks")
+PACKAGES = ("jzero", "pallas_kernels")
+SOURCE_FOLDERS = (*PACKAGES, "tools", "tests", "examples", "benchmarks")
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".yaml", ".yml", ".cfg", ".txt", ""}
 # Folders that belong to one machine and not to the project.
 MACHINE_PATH = re.compile(r"(?<![\w.$~-])/(work|root|farm|tmp|home|Users)/\w")
@@ -71,7 +72,10 @@ def test_no_file_is_longer_than_400_lines() -> None:
 
 def test_every_module_has_its_test_file() -> None:
     modules = {
-        named(p) for p in (ROOT / "jzero").rglob("*.py") if p.name != "__init__.py"
+        named(p)
+        for package in PACKAGES
+        for p in (ROOT / package).rglob("*.py")
+        if p.name != "__init__.py"
     }
     missing = sorted(
         name
@@ -85,7 +89,8 @@ def test_every_module_has_its_test_file() -> None:
 def test_every_test_file_has_its_module() -> None:
     stale = [
         named(p)
-        for p in (ROOT / "tests" / "jzero").rglob("test_*.py")
+        for package in PACKAGES
+        for p in (ROOT / "tests" / package).rglob("test_*.py")
         if named(p) not in SHARED_TESTS
         and not (
             ROOT / p.relative_to(ROOT / "tests").with_name(p.name.removeprefix("test_"))
