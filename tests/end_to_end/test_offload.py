@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -209,3 +210,50 @@ def test_a_state_from_the_device_is_moved_with_a_warning() -> None:
     with pytest.warns(UserWarning, match="did not lie where the plan wants it"):
         params, opt_state, _, _ = step(plain, opt_state, data(0))
     assert kinds((params, opt_state)) == {"pinned_host"}
+
+
+def test_checkpoints_come_back_in_kind_or_in_the_other(tmp_path: Path) -> None:
+    states, losses = {}, []
+    steps = {
+        name: jzero.shard_train_step(train_step, stage=3, config=config_of(offload))
+        for name, offload in (("host", BOTH), ("device", None))
+    }
+    state = steps["host"].init(create, jax.random.key(0))
+    state = steps["host"](*state, data(0))[:2]
+    with jzero.Checkpointer(tmp_path, steps["host"]) as saver:
+        saver.save(0, state)
+    for name, step in steps.items():
+        with jzero.Checkpointer(tmp_path, step) as saver:
+            states[name] = saver.restore(like=step.birth(create, jax.random.key(1)))
+        assert_same(states[name], state)
+    assert kinds(states["host"]) == {"pinned_host"}
+    assert kinds(states["device"]) == {"device"}
+    for name, step in steps.items():
+        *_, loss, metric = step(*states[name], data(1))
+        losses.append((float(loss), float(metric)))
+    assert losses[0] == losses[1]
+
+
+def test_quantized_moments_rest_in_host_memory() -> None:
+    tx = jzero.optim.adamw(1e-2, state="int8", min_coded_elems=0)
+
+    def step(params: Any, opt_state: Any, x: jax.Array) -> tuple[Any, ...]:
+        loss, grads = jax.value_and_grad(loss_of)(params, x)
+        updates, opt_state = tx.update(grads, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state, loss
+
+    def begin(key: jax.Array) -> tuple[Any, Any]:
+        params, _ = create(key)
+        return params, tx.init(params)
+
+    results = []
+    for offload in (None, Offload(optimizer="host")):
+        sharded = jzero.shard_train_step(step, stage=3, config=config_of(offload))
+        state = sharded.init(begin, jax.random.key(0))
+        for i in range(3):
+            *state, _ = sharded(*state, data(i))
+        results.append(state)
+    assert_same(*results)
+    codes = [x for x in jax.tree.leaves(results[1][1]) if x.dtype == jnp.uint8]
+    assert codes
+    assert kinds(codes) == {"pinned_host"}
