@@ -38,6 +38,7 @@ PASS_NAMES: tuple[str, ...] = (
     "reduce_at_birth",
     "window",
     "gather_at_use",
+    "offload_activations",
     "offload",
 )
 

@@ -6,10 +6,11 @@ next: `plan/host.py`, which chooses the leaves.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from jzero.checks import MIB, check_choice, parse_bytes, wrong_value
+from jzero.checks import MIB, check_choice, check_texts, parse_bytes, wrong_value
 from jzero.errors import ConfigError
 
 __all__ = ["Offload"]
@@ -31,6 +32,9 @@ class Offload:
         compute: Where the update of offloaded leaves is computed. "device" streams
             them through; "host" computes where they lie: gradients go down, and
             only what the device needs of the result comes up.
+        activations: Names (`jax.ad_checkpoint.checkpoint_name`) of activations that
+            blocks under `jax.checkpoint` save, and that wait for the backward pass in
+            host memory.
         device_bytes: The budget of one device for `ratio="auto"`, int or text.
 
     Raises:
@@ -49,6 +53,7 @@ class Offload:
     ratio: float | Literal["auto"]
     window: int
     compute: Literal["device", "host"]
+    activations: tuple[str, ...]
     device_bytes: int | None
 
     # Written out, not generated: the arguments are wider than the fields.
@@ -60,6 +65,7 @@ class Offload:
         ratio: float | Literal["auto"] = 1.0,
         window: int | str = 512 * MIB,
         compute: Literal["device", "host"] = "device",
+        activations: str | Iterable[str] = (),
         device_bytes: int | str | None = None,
     ) -> None:
         places = ("device", "host")
@@ -69,6 +75,9 @@ class Offload:
             "ratio": _ratio(ratio),
             "window": parse_bytes(window, "window", of="Offload"),
             "compute": check_choice(compute, places, "compute", of="Offload"),
+            "activations": check_texts(
+                activations, "activations", "names of activations", of="Offload"
+            ),
             "device_bytes": None
             if device_bytes is None
             else parse_bytes(device_bytes, "device_bytes", of="Offload"),
@@ -83,8 +92,8 @@ class Offload:
             )
         if "host" not in (optimizer, params) and (ratio != 1.0 or compute != "device"):
             raise ConfigError(
-                f"Offload(ratio={ratio!r}, compute={compute!r}) has no effect: nothing "
-                "is offloaded.\n"
+                f"Offload(ratio={ratio!r}, compute={compute!r}) has no effect: no "
+                "state is offloaded.\n"
                 'Remedy: add optimizer="host" or params="host".'
             )
         for name, value in values.items():
@@ -98,7 +107,7 @@ class Offload:
     @property
     def is_on(self) -> bool:
         """Whether anything is offloaded at all."""
-        return "host" in (self.optimizer, self.params)
+        return "host" in (self.optimizer, self.params) or bool(self.activations)
 
 
 def _ratio(value: object) -> float | str:

@@ -6,6 +6,7 @@ May import: the passes. Read next: any of them.
 from __future__ import annotations
 
 from jzero.ir.trace import Pass, TracedStep
+from jzero.passes.activations import offload_activations
 from jzero.passes.gather import gather_at_use
 from jzero.passes.offload import offload
 from jzero.passes.reduce import reduce_at_birth
@@ -18,6 +19,7 @@ PASSES: tuple[Pass, ...] = (
     reduce_at_birth,
     window,
     gather_at_use,
+    offload_activations,
     offload,
 )
 
