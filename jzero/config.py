@@ -142,10 +142,11 @@ class ZeroConfig:
                 on_finding, ("ignore", "warn", "raise"), "on_finding"
             ),
         }
-        if values["offload"] is not None and "offload" in left_out:
+        offloading = [name for name in left_out if name.startswith("offload")]
+        if values["offload"] is not None and offloading:
             raise ConfigError(
-                'ZeroConfig(offload=..., disable_passes=("offload",)): without this '
-                "pass offloaded leaves would be computed with where they cannot be.\n"
+                f"ZeroConfig(offload=..., disable_passes={tuple(offloading)!r}): without "
+                "these passes nothing that is offloaded is where it is needed.\n"
                 "Remedy: leave offload out instead."
             )
         for name, value in values.items():

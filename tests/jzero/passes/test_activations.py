@@ -98,7 +98,7 @@ def test_what_is_saved_passes_through_host_memory(loss: Callable[..., Any]) -> N
 def test_a_name_that_nothing_saves_is_an_error_with_the_names() -> None:
     config = ZeroConfig(offload=Offload(activations=("block_in", "head_in")))
     step = jzero.shard_train_step(step_of(scanned), config=config)
-    with pytest.raises(ConfigError, match="(?s)'head_in'.*'block_in'.*Remedy"):
+    with pytest.raises(ConfigError, match=r"(?s)'head_in'.*'block_in'.*Remedy"):
         step.plan(STACK, X)
 
 
