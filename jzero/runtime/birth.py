@@ -122,8 +122,9 @@ def plan_birth(
             outs = evaluate(*leaves)
             return [strong(outs[i]) for i in positions]
 
-        shardings = [view.shardings[i] for i in positions]
-        return jax.jit(create, out_shardings=shardings)(inputs)
+        shardings = view.shardings
+        chosen_shardings = [shardings[i] for i in positions]
+        return jax.jit(create, out_shardings=chosen_shardings)(inputs)
 
     return Birth(view=view, create=create_chosen)
 
