@@ -145,8 +145,8 @@ class ZeroConfig:
         offloading = [name for name in left_out if name.startswith("offload")]
         if values["offload"] is not None and offloading:
             raise ConfigError(
-                f"ZeroConfig(offload=..., disable_passes={tuple(offloading)!r}): without "
-                "these passes nothing that is offloaded is where it is needed.\n"
+                f"ZeroConfig(offload=..., disable_passes={tuple(offloading)!r}): "
+                "without these passes nothing that is offloaded is where it is needed.\n"
                 "Remedy: leave offload out instead."
             )
         for name, value in values.items():

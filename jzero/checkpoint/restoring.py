@@ -76,11 +76,11 @@ def fill_up(
         read: What `restore_leaves` returned.
         birth: Creates the leaves that were not read; None takes those of the view.
     """
+    paths = [saved.path for saved in describe_leaves(view)]
     leaves: list[Any] = [
-        read.get(saved.path, leaf)
-        for saved, leaf in zip(describe_leaves(view), view.leaves, strict=True)
+        read.get(path, leaf) for path, leaf in zip(paths, view.leaves, strict=True)
     ]
-    rest = [i for i, s in enumerate(describe_leaves(view)) if s.path not in read]
+    rest = [i for i, path in enumerate(paths) if path not in read]
     if birth is not None and rest:
         for i, leaf in zip(rest, birth.create(rest), strict=True):
             leaves[i] = leaf

@@ -112,14 +112,14 @@ def plan_birth(
     )
     mesh = settings.mesh
 
-    def create(chosen: Sequence[int] | None) -> list[jax.Array]:
+    def create_chosen(chosen: Sequence[int] | None) -> list[jax.Array]:
         check_host_memory(view.plan, mesh, free_bytes=available_bytes())
         positions = range(len(structs)) if chosen is None else chosen
         evaluate = jaxpr_callable(traced.jaxpr)
         whole = NamedSharding(mesh, PartitionSpec())
         inputs = [place_leaf(x, whole) for x in jax.tree.leaves(call.values)]
 
-        def run(leaves: list[Any]) -> list[Any]:
+        def create(leaves: list[Any]) -> list[Any]:
             # Strong types: a counter that starts as a Python number would otherwise
             # compile the step twice.
             outs = evaluate(*leaves)
@@ -129,10 +129,11 @@ def plan_birth(
                 for x, i in zip(new, positions, strict=True)
             ]
 
-        shardings = [view.shardings[i] for i in positions]
-        return jax.jit(run, out_shardings=shardings)(inputs)
+        shardings = view.shardings
+        chosen_shardings = [shardings[i] for i in positions]
+        return jax.jit(create, out_shardings=chosen_shardings)(inputs)
 
-    return Birth(view=view, create=create)
+    return Birth(view=view, create=create_chosen)
 
 
 def boxed_specs(tree: Any) -> list[PartitionSpec | None]:

@@ -19,6 +19,8 @@ BUILTINS = {
     "PlacementError": ValueError,
     "DonationError": RuntimeError,
     "AliasError": ValueError,
+    "CheckpointError": RuntimeError,
+    "MismatchError": ValueError,
     "FindingError": RuntimeError,
     "InternalError": RuntimeError,
 }
@@ -33,6 +35,7 @@ def test_the_table_above_is_complete() -> None:
     assert found == set(BUILTINS)
     assert set(errors.__all__) == {
         *BUILTINS,
+        "CheckpointWarning",
         "FindingWarning",
         "JzeroError",
         "format_problem",
