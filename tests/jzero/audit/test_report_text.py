@@ -89,7 +89,7 @@ def test_the_text_admits_what_it_cannot_tell() -> None:
         collectives=(replace(first, facts=facts), *rest),
         plan=replace(report.plan, num_micro_batches=4),
     )
-    text = render_report(doubtful)
+    text = " ".join(render_report(doubtful).split())
     assert "Marked ?: 1 in loops of unknown length, counted once." in text
     assert "count as if every branch is taken" in text
     assert "(formula for 32 bits and 4 micro-batches)" in text
