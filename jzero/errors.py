@@ -18,6 +18,7 @@ __all__ = [
     "FindingWarning",
     "InternalError",
     "JzeroError",
+    "LossScaleError",
     "MeshError",
     "ParamsError",
     "PlacementError",
@@ -73,6 +74,10 @@ class FindingError(JzeroError, RuntimeError):
 
 class FindingWarning(UserWarning):
     """A compiled step does what its plan did not ask for."""
+
+
+class LossScaleError(JzeroError, ArithmeticError):
+    """Gradients overflow at the smallest loss scale: the model has diverged."""
 
 
 class InternalError(JzeroError, RuntimeError):

@@ -21,6 +21,7 @@ BUILTINS = {
     "AliasError": ValueError,
     "FindingError": RuntimeError,
     "InternalError": RuntimeError,
+    "LossScaleError": ArithmeticError,
 }
 
 
