@@ -81,7 +81,7 @@ def compare(
     data = batches(text[:-HELD_OUT_BYTES], rows=rows, length=length)
     held_out = batches(text[-HELD_OUT_BYTES:], rows=64, length=length)[0]
     built = build(steps=num_steps, rows=rows, length=length, **model)
-    first = built.create_state(*built.sample_args)
+    first = jax.jit(built.create_state)(*built.sample_args)
     gpt, step, judge = GPT(**model), jax.jit(train_step), jax.jit(evaluate)
     runs = []
     for name in names:

@@ -146,7 +146,7 @@ class ZeroConfig:
         if values["offload"] is not None and offloading:
             raise ConfigError(
                 f"ZeroConfig(offload=..., disable_passes={tuple(offloading)!r}): "
-                "without these passes nothing that is offloaded is where it is needed.\n"
+                "without these passes nothing offloaded is where it is needed.\n"
                 "Remedy: leave offload out instead."
             )
         for name, value in values.items():

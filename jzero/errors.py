@@ -21,6 +21,7 @@ __all__ = [
     "HostMemoryError",
     "InternalError",
     "JzeroError",
+    "LossScaleError",
     "MeshError",
     "MismatchError",
     "ParamsError",
@@ -93,6 +94,10 @@ class FindingWarning(UserWarning):
 
 class HostMemoryError(JzeroError, ValueError):
     """Host memory is missing, or too small for what is to be offloaded."""
+
+
+class LossScaleError(JzeroError, ArithmeticError):
+    """Gradients overflow at the smallest loss scale: the model has diverged."""
 
 
 class InternalError(JzeroError, RuntimeError):

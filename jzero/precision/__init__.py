@@ -1,5 +1,5 @@
 """Training in float16: `jzero.precision`."""
 
-from jzero.precision.loss_scale import DynamicLossScale, LossScaleError, all_finite
+from jzero.precision.loss_scale import DynamicLossScale, all_finite
 
-__all__ = ["DynamicLossScale", "LossScaleError", "all_finite"]
+__all__ = ["DynamicLossScale", "all_finite"]

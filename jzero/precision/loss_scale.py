@@ -11,13 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jzero.errors import JzeroError, format_problem
+from jzero.errors import LossScaleError, format_problem
 
-__all__ = ["DynamicLossScale", "LossScaleError", "all_finite"]
-
-
-class LossScaleError(JzeroError, ArithmeticError):
-    """Gradients overflow at the smallest loss scale: the model has diverged."""
+__all__ = ["DynamicLossScale", "all_finite"]
 
 
 def all_finite(tree: Any) -> jax.Array:

@@ -104,7 +104,7 @@ def test_the_smallest_scale_raises() -> None:
     rows = np.full(16, np.inf, np.float32)
     state, _ = train(float16_step, start, [(rows,)] * 2, stage=3)
     assert state.loss_scale is not None
-    with pytest.raises(jzero.precision.LossScaleError, match="smallest loss scale"):
+    with pytest.raises(jzero.LossScaleError, match="smallest loss scale"):
         state.loss_scale.check()
 
 

@@ -23,6 +23,7 @@ BUILTINS = {
     "MismatchError": ValueError,
     "FindingError": RuntimeError,
     "InternalError": RuntimeError,
+    "LossScaleError": ArithmeticError,
 }
 
 

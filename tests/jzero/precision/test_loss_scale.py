@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jzero.precision import DynamicLossScale, LossScaleError, all_finite
+from jzero.errors import LossScaleError
+from jzero.precision import DynamicLossScale, all_finite
 
 YES, NO = jnp.asarray(True), jnp.asarray(False)
 
