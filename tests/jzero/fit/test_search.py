@@ -106,10 +106,12 @@ def test_nothing_fits() -> None:
 def test_remat_is_tried_where_nothing_fits_without() -> None:
     settings = {**SETTINGS, "length": 256, "layers": 8}
     remat, plain = load_variants("benchmarks.llama:build", settings)
+    mesh = default_mesh("data")
+    enough = try_job(remat, mesh, stage=3, config=NO_WINDOWS).peak_bytes
     fit = fit_job(
         plain,
-        default_mesh("data"),
-        hbm_bytes=12_000_000,
+        mesh,
+        hbm_bytes=enough,
         headroom=0,
         max_compiles=2,
         config=NO_WINDOWS,
