@@ -374,7 +374,10 @@ class _Offloader:
             tied = editor.tie(*leaves, *guards, like=run.eqns[0], scope=SCOPE)
             leaves = tied[: len(leaves)]
         now: dict[Var, Atom] = dict(zip(stream.leaves, leaves, strict=True))
-        return self._run_whole(run, now, scope)[0]
+        if not self.computes_on_host:
+            return self._run_whole(run, now, scope)[0]
+        atoms = [now.get(v, editor.read(v)) for v in run.inputs]
+        return editor.insert(run.on_host, *atoms, like=run.eqns[0], scope=SCOPE)[0]
 
     # --- loops
 
