@@ -211,10 +211,8 @@ class _Offloader:
         """Whether to fetch anew for each use, as weights are gathered at use."""
         if not self.is_refetched or not scope.is_paced or len(stream.outs) != 1:
             return False
-        readers = scope.streams.readers[stream.outs[0]]
-        return not any(
-            i in scope.streams.members or i == len(scope.body.eqns) for i in readers
-        )
+        inside = {*scope.streams.members, len(scope.body.eqns)}
+        return inside.isdisjoint(scope.streams.readers[stream.outs[0]])
 
     # --- streams
 
