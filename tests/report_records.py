@@ -84,6 +84,7 @@ def make_record(**changes: Any) -> dict[str, Any]:
             "device_peak_bytes": 400_000_000,
             "host_peak_bytes": 0,
         },
+        "host_traffic": {"to_device_bytes": 0, "to_host_bytes": 0},
         "resident": [
             make_role("parameter", 50_000_000),
             make_role("optimizer", 100_000_000),
@@ -130,6 +131,7 @@ def make_role(role: str, num_bytes: int) -> dict[str, Any]:
         "num_leaves": 3,
         "planned_bytes": num_bytes,
         "compiled_bytes": num_bytes,
+        "memory_kind": "device",
     }
 
 

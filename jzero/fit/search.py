@@ -180,12 +180,7 @@ def _offload(search: _Search, job: Job, config: ZeroConfig) -> None:
             return
         moved = replace(config, offload=offload)
         plan = plan_job(job, search.mesh, stage=max(_STAGES), config=moved)
-        least = least_bytes(plan)
-        if least > search.limit_bytes:
-            search.skipped.append(
-                Skipped(stage=max(_STAGES), least_bytes=least, remat=job.remat)
-            )
-        else:
+        if least_bytes(plan) <= search.limit_bytes:
             search.attempt(job, max(_STAGES), job.num_rows, moved)
 
 

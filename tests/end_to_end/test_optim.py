@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jzero.audit.report import audit_compiled
 
 import jzero
+from jzero.audit.collectives import read_collectives
 from jzero.audit.pods import COMPILER_OPTIONS, pod_mesh
 from pallas_kernels.compat import has_mosaic_gpu
 from tests.end_to_end.oracle import SHARD_ALL, mesh_of
@@ -80,7 +80,8 @@ def test_equals_one_device_and_moves_only_weights_and_gradients(
         assert (leaf.dtype, leaf.shape) == (other.dtype, other.shape)
         is_whole = leaf.addressable_shards[0].data.shape == leaf.shape
         assert is_whole == (stage == 0 or leaf.ndim < 2), "codes and scales too"
-    facts = audit_compiled(step.lower(state, rows(0)).compile()).collectives
+    compiled = step.lower(state, rows(0)).compile()
+    facts = read_collectives(compiled.as_text())
     # Weights are gathered and gradients reduced, once each; the update moves nothing.
     gathered = sum(
         part.num_elems for f in facts if f.kind == "all-gather" for part in f.parts
@@ -111,7 +112,7 @@ def test_compiled_for_gpus_gradients_are_still_reduce_scattered() -> None:
     compiled = lowered.compile(compiler_options=dict(COMPILER_OPTIONS))
     moved = [
         (fact.kind, part.num_elems)
-        for fact in audit_compiled(compiled).collectives
+        for fact in read_collectives(compiled.as_text())
         for part in fact.parts
         if part.num_elems > 128
     ]

@@ -22,6 +22,7 @@ BUILTINS = {
     "CheckpointError": RuntimeError,
     "MismatchError": ValueError,
     "FindingError": RuntimeError,
+    "HostMemoryError": ValueError,
     "InternalError": RuntimeError,
     "LossScaleError": ArithmeticError,
 }

@@ -96,9 +96,15 @@ def test_nothing_fits() -> None:
     nearest = min(trial.peak_bytes for trial in fit.trials)
     assert fit.missing_bytes == nearest - fit.limit_bytes > 0
     # Only the stage that holds least was compiled: it tells of the others, which
-    # hold more. No whole leaves and the smallest batch were tried too.
+    # hold more. No whole leaves, the smallest batch and host memory were tried too.
     tried = [(t.stage, t.config.persistence_threshold, t.num_rows) for t in fit.trials]
-    assert tried == [(3, 2**14, 2), (3, 0, 2), (3, 0, 1)]
+    assert tried[:3] == [(3, 2**14, 2), (3, 0, 2), (3, 0, 1)]
+    offloads = [trial.config.offload for trial in fit.trials]
+    assert offloads[:3] == [None] * 3
+    assert offloads[3:] == [
+        Offload(optimizer="host"),
+        Offload(optimizer="host", params="host"),
+    ]
     assert [s.stage for s in fit.skipped] == [2, 1, 0]
     assert fit.advice
 
