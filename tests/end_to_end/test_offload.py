@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import jzero
 from jzero import Offload, ZeroConfig
@@ -257,3 +259,31 @@ def test_quantized_moments_rest_in_host_memory() -> None:
     codes = [x for x in jax.tree.leaves(results[1][1]) if x.dtype == jnp.uint8]
     assert codes
     assert kinds(codes) == {"pinned_host"}
+
+
+def test_beside_a_tensor_parallel_axis() -> None:
+    devices = np.array(jax.devices()).reshape(4, 2)
+    mesh = jax.sharding.Mesh(devices, ("data", "model"))
+    spec = {"up": P(None, "model"), "down": P("model"), "layers": P()}
+    params = jax.tree.map(np.asarray, create(jax.random.key(0))[0])
+    placed = {
+        name: jax.device_put(value, NamedSharding(mesh, spec[name]))
+        for name, value in params.items()
+    }
+    results = []
+    for offload in (None, BOTH, Offload(optimizer="host", params="host", window=1024)):
+        step = jzero.shard_train_step(
+            train_step, stage=3, mesh=mesh, config=config_of(offload)
+        )
+        state = step.shard((placed, optimizer().init(placed)))
+        for i in range(2):
+            *state, _, _ = step(*state, data(i))
+        results.append(state)
+    assert_same(results[0], results[1])
+    for one, other in zip(
+        jax.tree.leaves(results[2]), jax.tree.leaves(results[0]), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=0, atol=3e-7)
+    up = results[1][0]["up"].sharding
+    assert up.memory_kind == "pinned_host"
+    assert "model" in up.spec and "data" in up.spec
