@@ -38,7 +38,7 @@ def test_a_scanned_model_keeps_one_layer_on_the_device() -> None:
     nothing, both = rows["nothing, stage 3"], rows["both, stage 3"]
     assert nothing[1] == 0
     assert both[1] == pytest.approx(both[2], rel=0.01)
-    assert both[0] < 0.55 * nothing[0]
+    assert both[0] < 0.6 * nothing[0]
 
 
 def test_the_document_holds_what_was_asked() -> None:
