@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import jax
 from jax import lax
@@ -20,6 +21,9 @@ from jzero.ir.streams import Stream
 from jzero.ir.tiles import Tiling, plan_tiles
 
 __all__ = ["StreamRun"]
+
+# A tile of less than this part of what fits is no use; then the leaf stays whole.
+_FINEST = 64
 
 Arrays = Sequence[jax.Array]
 
@@ -100,12 +104,13 @@ class StreamRun:
         lying = {dims.get(v) for v in self.stream.leaves}
         if len(lying) != 1 or (like := lying.pop()) is None:
             return None
-        return plan_tiles(
-            self.stream.leaves[0].aval.shape,
-            like,
-            axis_sizes,
-            max_local_elems=max(1, window_bytes // 2 // self._elem_bytes),
-        )
+        shape = self.stream.leaves[0].aval.shape
+        bound = max(1, window_bytes // 2 // self._elem_bytes)
+        tiling = plan_tiles(shape, like, axis_sizes, max_local_elems=bound)
+        if tiling.local_elems * _FINEST >= bound:
+            return tiling
+        # Rows of a prime number, say: a loop over each of them would copy for ever.
+        return plan_tiles(shape, like, axis_sizes, max_local_elems=prod(shape))
 
     def device_bytes(self, tiling: Tiling | None) -> int:
         """Bytes of copies on one device, of a tile and its results."""

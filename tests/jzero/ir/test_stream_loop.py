@@ -88,6 +88,25 @@ def test_leaves_that_lie_in_different_ways_are_not_cut() -> None:
     assert run.device_bytes(None) == 0
 
 
+def test_a_leaf_that_divides_too_finely_stays_whole() -> None:
+    array = jnp.ones((10_007, 2))  # a prime number of rows
+    jaxpr = jax.make_jaxpr(lambda m, g: m * 0.5 + g)(array, array)
+    body = inner(jaxpr)
+    found = find_streams(jaxpr, body.invars[:1])
+    run = StreamRun.of(
+        found.all[0],
+        jaxpr,
+        found.made_at,
+        host_outs=frozenset(body.outvars),
+        replaces={body.outvars[0]: body.invars[0]},
+    )
+    dims = {body.invars[0]: (None, None)}
+    for window_bytes, num_tiles in ((2**14, 1), (2**8, 10_007)):
+        tiling = run.tiling(dims, {}, window_bytes)
+        assert tiling is not None
+        assert tiling.num_tiles == num_tiles
+
+
 def test_on_the_host() -> None:
     run = run_of_update()
     arrays = inputs(run)
