@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-__all__ = ["lower_annotated", "place_state"]
+__all__ = ["lower_annotated", "lower_placed", "place_state"]
 
 
 def lower_annotated(
@@ -31,7 +31,13 @@ def lower_annotated(
     Returns:
         The lowered step; the state is donated.
     """
-    state_placed = place_state(state, stage, mesh)
+    return lower_placed(step, state, batch, place_state(state, stage, mesh), mesh)
+
+
+def lower_placed(
+    step: Callable[..., Any], state: Any, batch: Any, state_placed: Any, mesh: Mesh
+) -> jax.stages.Lowered:
+    """Lowers a step for a state that lies as given, rows split over the devices."""
     batch_placed = jax.tree.map(
         lambda leaf: NamedSharding(mesh, PartitionSpec(mesh.axis_names[0])), batch
     )

@@ -24,7 +24,7 @@ import optax
 from flax import linen as nn
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from benchmarks.annotations.arguments import place_state
+from benchmarks.annotations.arguments import lower_placed, place_state
 from benchmarks.cases import Case
 
 __all__ = ["build_careful", "lower_careful"]
@@ -184,12 +184,4 @@ def lower_careful(
         mesh=mesh,
     )
     state_placed = place_state(state, 3 if stage else 0, mesh)
-    batch_placed = jax.tree.map(
-        lambda leaf: NamedSharding(mesh, PartitionSpec(mesh.axis_names[0])), batch
-    )
-    return jax.jit(
-        step,
-        in_shardings=(state_placed, batch_placed),
-        out_shardings=(state_placed, NamedSharding(mesh, PartitionSpec())),
-        donate_argnums=0,
-    ).lower(state, batch)
+    return lower_placed(step, state, batch, state_placed, mesh)

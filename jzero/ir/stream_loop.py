@@ -25,8 +25,6 @@ __all__ = ["StreamRun"]
 # A tile of less than this part of what fits is no use; then the leaf stays whole.
 _FINEST = 64
 
-Arrays = Sequence[jax.Array]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamRun:

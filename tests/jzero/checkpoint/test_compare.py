@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,8 +14,8 @@ from tests.jzero.checkpoint.test_manifest import MANIFEST
 
 
 def leaf(path: str, **more: object) -> SavedLeaf:
-    fields: dict[str, object] = {"shape": (4,), "dtype": "float32", **more}
-    return SavedLeaf(path=path, keys=tuple(path.split("/")), **fields)  # type: ignore
+    fields: dict[str, Any] = {"shape": (4,), "dtype": "float32", **more}
+    return SavedLeaf(path=path, keys=tuple(path.split("/")), **fields)
 
 
 STATE = (
