@@ -4,14 +4,16 @@
     python -m benchmarks.overhead --calls    # a call over a bare `jax.jit` call
     python -m benchmarks.overhead --trace    # tracing, planning and passes
 
-Both sides of a comparison run interleaved, since timings drift; the lower decile
-of many rounds is reported.
+All sides of a comparison run interleaved and in a new order every round, since
+timings drift and what ran before leaves its caches. Each call is there several times,
+with a state of its own: where that lies in memory matters as much as who handles it.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import random
 import time
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +26,9 @@ import numpy as np
 
 import jzero
 from tests.gpt_model import batch_shapes, build_gpt
+
+# So many equal calls a side, whose medians are averaged.
+NUM_TWINS = 4
 
 
 def add_one(state: Any, x: jax.Array) -> Any:
@@ -43,30 +48,43 @@ def make_state(num_leaves: int) -> Any:
     return {"params": layers(), "mu": layers()}
 
 
-def compare_calls(num_leaves: int = 500, num_rounds: int = 400) -> None:
-    """Prints microseconds of a bare call, of ours, and the difference."""
-    ours = jzero.shard_train_step(add_one, stage=0)
-    x = ours.shard_batch(jnp.ones((8, 4)))
-    state, _ = ours(ours.shard(make_state(num_leaves)), x)
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-    bare = jax.jit(
-        add_one,
-        donate_argnums=0,
-        in_shardings=(shardings, x.sharding),
-        out_shardings=(shardings, None),
-    )
-    states = {bare: jax.tree.map(jnp.copy, state), ours: state}
-    seconds: dict[Any, list[float]] = {bare: [], ours: []}
+def compare_calls(num_leaves: int = 500, num_rounds: int = 1000) -> None:
+    """Prints microseconds of a bare call, and what ours takes over it."""
+    calls: dict[str, Callable[..., Any]] = {}
+    states: dict[str, Any] = {}
+    for i in range(NUM_TWINS):
+        ours = jzero.shard_train_step(add_one, stage=0)
+        x = ours.shard_batch(jnp.ones((8, 4)))
+        state, _ = ours(ours.shard(make_state(num_leaves)), x)
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+        calls[f"jzero {i}"] = ours
+        calls[f"bare {i}"] = jax.jit(
+            lambda state, x: add_one(state, x),
+            donate_argnums=0,
+            in_shardings=(shardings, x.sharding),
+            out_shardings=(shardings, None),
+        )
+        states[f"jzero {i}"] = state
+        states[f"bare {i}"] = jax.tree.map(jnp.copy, state)
+    micros: dict[str, list[float]] = {name: [] for name in calls}
+    rng = random.Random(0)
     for _ in range(num_rounds):
-        for call in (bare, ours):
+        for name in rng.sample(list(calls), len(calls)):
+            call, state = calls[name], states.pop(name)
             start = time.perf_counter()
-            states[call], _ = call(states[call], x)
-            seconds[call].append(time.perf_counter() - start)
-            jax.block_until_ready(states[call])
-    bare_us, ours_us = (float(np.quantile(s, 0.1)) * 1e6 for s in seconds.values())
+            state, _ = call(state, x)
+            micros[name].append(1e6 * (time.perf_counter() - start))
+            states[name] = jax.block_until_ready(state)
+    medians = {name: np.median(us[num_rounds // 10 :]) for name, us in micros.items()}
+    spent = {
+        side: [us for name, us in medians.items() if name.startswith(side)]
+        for side in ("bare", "jzero")
+    }
+    bare_us, ours_us = (float(np.mean(spent[side])) for side in ("bare", "jzero"))
     print(
-        f"{num_leaves} leaves: bare {bare_us:.0f} us, jzero {ours_us:.0f} us, "
-        f"over {ours_us - bare_us:.0f} us"
+        f"{num_leaves} leaves: bare {bare_us:.0f} us, jzero over it "
+        f"{ours_us - bare_us:+.0f} us; equal bare calls differ by "
+        f"{np.ptp(spent['bare']):.0f} us"
     )
 
 

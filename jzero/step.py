@@ -23,7 +23,7 @@ from jzero.plan.plan import Plan
 from jzero.runtime.batches import place_batch, place_data, shape_of
 from jzero.runtime.birth import Birth, plan_birth
 from jzero.runtime.build import build_program
-from jzero.runtime.calls import StepFunction
+from jzero.runtime.calls import Call, StepFunction
 from jzero.runtime.evaluation import EvalStep
 from jzero.runtime.host_memory import available_bytes, check_host_memory
 from jzero.runtime.mutable import Objects
@@ -100,14 +100,11 @@ class TrainStep:
           PlacementError: the state lives on other devices.
         """
         quick = self._quick
-        if quick is not None and not kwargs:
-            program = quick.program
+        if quick is not None:
             try:
-                accepted = quick.accept(args)
-                if accepted is not None:
-                    outs = program.call(accepted)
-                    self._quick = Quick.after(program, outs, quick.shapes)
-                    return program.finish(outs)
+                result = quick(args, kwargs)
+                if result is not NotImplemented:
+                    return result
             except (*_REFUSED, IndexError) as error:
                 if _has_run(error):
                     raise
@@ -249,12 +246,11 @@ class TrainStep:
 
     def _program_for(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[Program, Objects | None, list[Any], bool]:
+    ) -> tuple[Program, Objects | None, list[Any], Call]:
         """Finds or builds the program of a call.
 
         Returns:
-          (program, nnx objects or None, flat leaves, whether the call's arguments
-          are just the program's).
+          (program, nnx objects or None, flat leaves, the call taken apart).
         """
         objects, args, keywords = Objects.split(args, kwargs)
         function = self._function
@@ -273,8 +269,7 @@ class TrainStep:
                 function, call, self._settings, known=self._known, given=given
             )
         self._programs[key] = program
-        is_plain = objects is None and not call.statics and not kwargs
-        return program, objects, leaves, is_plain
+        return program, objects, leaves, call
 
     def _compiled(self, program: Program) -> CompiledStep:
         """Compiles a program and looks at what came out, once."""
@@ -307,10 +302,11 @@ class TrainStep:
 
     def _call_any(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self._quick = None
-        program, objects, leaves, is_plain = self._program_for(args, kwargs)
+        program, objects, leaves, call = self._program_for(args, kwargs)
         leaves = list(leaves)
         state = self._vet(program, [leaves[i] for i in program.state_flat])
-        data = place_data([leaves[i] for i in program.other_flat], program)
+        given = [leaves[i] for i in program.other_flat]
+        data = place_data(given, program)
         for flat, leaf in zip(program.state_flat, state, strict=True):
             leaves[flat] = leaf
         for flat, leaf in zip(program.other_flat, data, strict=True):
@@ -322,8 +318,8 @@ class TrainStep:
             states, value = result
             objects.update(states)
             return value
-        if is_plain:
-            self._quick = Quick.after(program, outs, tuple(map(shape_of, data)))
+        is_moved = data is not given
+        self._quick = Quick(program, call, outs, data=given, is_moved=is_moved)
         return result
 
     def _vet(self, program: Program, state: Sequence[Any]) -> list[Any]:

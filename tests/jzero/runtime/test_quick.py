@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 import jzero
 from jzero import ZeroConfig
@@ -30,28 +33,35 @@ def after_a_call() -> tuple[Any, Any, jax.Array, Quick]:
     return step, state, x, step._quick
 
 
-def test_the_returned_state_is_accepted_and_its_leaves_passed_on() -> None:
+def test_the_returned_state_is_accepted_and_its_buffers_taken() -> None:
     _, state, x, quick = after_a_call()
-    lists = quick.accept((state, x))
-    assert lists is not None
-    assert all(a is b for a, b in zip(lists[0], state.values(), strict=True))
+    for _ in range(2):
+        old = state
+        state, total = quick((state, x), {})
+        assert float(total) == 16
+        assert all(leaf.is_deleted() for leaf in old.values())
+    assert float(state["w03"][0]) == 3 + 3 * 16
 
 
 def test_any_other_leaf_is_not_accepted() -> None:
     for name in ("w00", "w07", f"w{NUM_LEAVES - 1}"):
         _, state, x, quick = after_a_call()
         state[name] = jnp.copy(state[name])
-        assert quick.accept((state, x)) is None
+        assert quick((state, x), {}) is NotImplemented
     _, state, x, quick = after_a_call()
-    assert quick.accept((dict(list(state.items())), jnp.ones((16, 2)))) is None
-    assert quick.accept((state,)) is None
+    assert quick((state, jnp.ones((16, 2))), {}) is NotImplemented
+    # A Python number would promote other dtypes than an array does.
+    assert quick((state, 1.0), {}) is NotImplemented
+    assert not state["w00"].is_deleted()
 
 
 def test_another_structure_raises_for_the_long_way() -> None:
     _, state, x, quick = after_a_call()
+    with pytest.raises(ValueError):
+        quick((state,), {})
     state["more"] = state.pop("w03")
     with pytest.raises(ValueError):
-        quick.accept((state, x))
+        quick((state, x), {})
 
 
 def test_a_dropped_state_is_freed() -> None:
@@ -60,7 +70,49 @@ def test_a_dropped_state_is_freed() -> None:
     del state
     gc.collect()
     assert not any(ref() for ref in leaves)
-    assert quick.state == []
     state = step.shard({f"w{i:02}": jnp.zeros(8) for i in range(NUM_LEAVES)})
-    assert quick.accept((state, x)) is None
+    assert quick((state, x), {}) is NotImplemented
     assert float(step(state, x)[1]) == 16
+
+
+def scaled(state: Any, x: jax.Array, mode: str = "sum", scale: Any = None) -> Any:
+    value = getattr(x, mode)() * (1 if scale is None else scale)
+    return {k: v + value for k, v in state.items()}, value
+
+
+SPELLINGS: dict[str, Callable[[Any, jax.Array], tuple[tuple[Any, ...], Any]]] = {
+    "keywords": lambda state, x: ((), {"x": x, "state": state}),
+    "static by position": lambda state, x: ((state, x, "mean"), {}),
+    "static by keyword": lambda state, x: ((state, x), {"mode": "mean"}),
+    "mixed": lambda s, x: ((s,), {"scale": np.float32(2), "x": x, "mode": "sum"}),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_every_spelling_of_a_call_has_a_quick_path(spelling: str) -> None:
+    spell = SPELLINGS[spelling]
+    step = jzero.shard_train_step(scaled, config=SHARD_ALL)
+    state = step.shard({"w": jnp.zeros(8)})
+    x = step.shard_batch(jnp.arange(16.0).reshape(8, 2))
+    args, kwargs = spell(state, x)
+    state, first = step(*args, **kwargs)
+    quick = step._quick
+    args, kwargs = spell(state, x)
+    state, second = quick(args, kwargs)
+    assert float(first) == float(second)
+    assert float(state["w"][0]) == 2 * float(first)
+    assert quick((state, x, "max"), {}) is NotImplemented
+    assert quick((state, x), {"mode": "sum", "more": 1}) is NotImplemented
+
+
+def test_data_that_lies_elsewhere_is_moved_every_time() -> None:
+    step = jzero.shard_train_step(add, config=SHARD_ALL)
+    whole = NamedSharding(step._settings.mesh, PartitionSpec())
+    state = step.shard({"w": jnp.zeros(8)})
+    for x in (np.ones((8, 2)), jax.device_put(jnp.ones((8, 2)), whole)):
+        state, _ = step(state, x.astype(np.float32))
+        quick = step._quick
+        state, total = quick((state, x.astype(np.float32)), {})
+        assert float(total) == 16
+        state, total = step(state, step.shard_batch(x.astype(np.float32)))
+        assert step._quick is quick
