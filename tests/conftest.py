@@ -29,6 +29,11 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # participant never reaches its collective. One program at a time does not.
 jax.config.update("jax_cpu_enable_async_dispatch", False)
 
+# Compiling takes most of the suite's time, and most of that is LLVM's, which works
+# far less without optimizations; what XLA does to a program stays the same. Examples
+# and the jobs of several processes are compiled as users' programs are.
+jax.config.update("jax_disable_most_optimizations", True)
+
 # The same examples every time; no deadline, since compilation dominates.
 settings.register_profile(
     "suite",
