@@ -209,8 +209,10 @@ def _enter_outs(body: Body, outs: Sequence[Dims | None]) -> OptionalDims:
 
 def _meetings(eqn: JaxprEqn, marks: dict[Var, Mark]) -> list[tuple[Any, Dims | None]]:
     """Lists the operands that meet a shard, and how that lies."""
+    dims = meeting_dims(eqn, marks)
+    if dims is None:
+        return []
     if is_elementwise(eqn):
-        dims = meeting_dims(eqn, marks)
         return [(v, dims) for v in eqn.invars if same_shape(v, eqn.outvars[0])]
     if shardwise := read_shardwise(eqn):
         axes, _ = placed_names(shardwise, read_marks(eqn, marks))

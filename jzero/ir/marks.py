@@ -158,7 +158,7 @@ class Analysis:
         }
         for eqn in body.eqns:
             operands = read_marks(eqn, marks)
-            if any(m is not None for m in operands):
+            if operands.count(None) < len(operands):
                 results = self.follow(eqn, operands)
                 for var, mark in zip(eqn.outvars, results, strict=True):
                     if mark is not None:
