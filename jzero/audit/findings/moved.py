@@ -29,6 +29,8 @@ _WIDE = ("f32", "f64")
 _NARROW = ("bf16", "f16")
 _EXCHANGES = ("all-gather", "all-to-all", "ragged-all-to-all", "collective-permute")
 _OURS = "jzero."
+# The gradient of a look-up, such as that of an embedding.
+_SCATTER = "scatter-add"
 _REMEDY_CUT = (
     "keep the dim that two shardings fight over in one sharding, with "
     "jax.lax.with_sharding_constraint"
@@ -61,6 +63,9 @@ def find_moved(
     """
     finder = _Finder(module, plan, leaves, platform)
     finder.spare_bytes = finder.count_spare(facts)
+    finder.scatter_sources = {
+        fact.source for fact in facts if fact.op_name.endswith(_SCATTER)
+    }
     for fact in facts:
         if any(word in fact.op_name for word in _BY_HAND):
             continue
@@ -90,24 +95,27 @@ class _Finder:
         self.min_elems = plan.config.persistence_threshold
         self.num_shards = prod(sizes[axis] for axis in plan.zero_axes)
         self.spare_bytes = 0
+        self.scatter_sources: set[str | None] = set()
         split = {*plan.zero_axes, *plan.batch_axes}
         self.other_sizes = {
             size for axis, size in sizes.items() if axis not in split and size > 1
         }
 
     def count_spare(self, facts: Sequence[CollectiveFacts]) -> int:
-        """Bytes that reductions of gradients save against the formula.
+        """Bytes, in 16 bits, that reductions of gradients save against the formula.
 
         A compiler may add up a gradient where its shard is, out of gathered
         activations, when that moves less than the reduce-scatter in whose place it is.
+        So it does with an embedding that is split along its width: it exchanges what
+        the tokens give for their rows, and gathers the tokens.
         """
         allowed = plan_traffic(self.plan, elem_bytes=2).reduce_scatter_bytes
         for fact in facts:
             home = self.homes[fact.name]
             if fact.kind == "reduce-scatter":
-                allowed -= fact.step_moved_bytes
+                allowed -= _narrowed(fact, fact.step_moved_bytes)
             elif fact.kind == "all-reduce" and self._is_sliced(home, fact):
-                allowed -= fact.step_moved_bytes // 2
+                allowed -= _narrowed(fact, fact.step_moved_bytes // 2)
         return max(0, allowed)
 
     def _is_sliced(self, home: Computation, fact: CollectiveFacts) -> bool:
@@ -269,8 +277,11 @@ class _Finder:
         for (op_name, source, is_cut), shapes in groups.items():
             share = sum(x.num_bytes for x in shapes) / max(1, fact.operand_bytes)
             num_bytes = round(fact.step_moved_bytes * share)
-            if is_gather and _OURS in op_name and num_bytes <= self.spare_bytes:
-                self.spare_bytes -= num_bytes
+            is_instead = is_gather and _OURS in op_name
+            if (is_instead or source in self.scatter_sources) and (
+                _narrowed(fact, num_bytes) <= self.spare_bytes
+            ):
+                self.spare_bytes -= _narrowed(fact, num_bytes)
                 continue
             yield Finding(
                 kind="full-rematerialization" if is_cut else "activation-moved",
@@ -302,6 +313,11 @@ class _Finder:
 
 def _times(runs: int) -> str:
     return "once" if runs == 1 else f"{runs} times"
+
+
+def _narrowed(fact: CollectiveFacts, num_bytes: int) -> int:
+    """The bytes in 16 bits: gradients of a float32 model have 32, as all on CPUs."""
+    return num_bytes * 16 // fact.operands[0].elem_bits
 
 
 def _is_gather(fact: CollectiveFacts) -> bool:

@@ -122,6 +122,16 @@ class _Tied(nn.Module):
         return embed.attend(x)
 
 
+class _OddVocabulary(nn.Module):
+    """Its embedding can be split along its width alone, and sees few tokens."""
+
+    @nn.compact
+    def __call__(self, ids: jax.Array) -> jax.Array:
+        x = nn.Embed(1001, 512, dtype=jnp.bfloat16)(ids)
+        y = nn.gelu(nn.Dense(1024, dtype=jnp.bfloat16)(x))
+        return nn.Dense(1001, dtype=jnp.bfloat16)(y)
+
+
 def conv_net() -> Program:
     return _trained(
         _Conv(),
@@ -133,6 +143,11 @@ def conv_net() -> Program:
 def tied_embeddings() -> Program:
     ids = jax.ShapeDtypeStruct((2 * NUM_DEVICES, NUM_TOKENS), jnp.int32)
     return _trained(_Tied(), ids, ids)
+
+
+def odd_vocabulary() -> Program:
+    ids = jax.ShapeDtypeStruct((NUM_DEVICES, NUM_TOKENS), jnp.int32)
+    return _trained(_OddVocabulary(), ids, ids)
 
 
 def scan_without_remat() -> Program:
@@ -164,6 +179,7 @@ def scan_without_remat() -> Program:
 
 CLEAN: dict[str, Callable[[], Program]] = {
     "conv_net": conv_net,
+    "odd_vocabulary": odd_vocabulary,
     "scan_without_remat": scan_without_remat,
     "tied_embeddings": tied_embeddings,
 }
