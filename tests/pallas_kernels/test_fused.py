@@ -143,7 +143,8 @@ def test_many_small_leaves_are_one_launch() -> None:
             [RULE] * len(forms), forms, states, SCALARS, backend="pallas_tpu"
         )
     )([state for _, state in pairs])
-    names = [e.primitive.name for e in jaxpr.eqns]
+    (call,) = jaxpr.eqns
+    names = [e.primitive.name for e in call.params["jaxpr"].eqns]
     assert names.count("custom_partitioning") == 2
 
 
