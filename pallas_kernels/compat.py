@@ -4,8 +4,9 @@ Lives here: layouts, loads and stores of four rows of 256 (or of half of each), 
 the launch.
 May import: jax alone. Read next: `mosaic_gpu.py`.
 
-Pallas lowers to Mosaic GPU by `plgpu.kernel`. 0.10.2 has it, but lacks a square root
-and an interpreter for it, so kernels need 0.12; the references run everywhere.
+Pallas lowers to Mosaic GPU by `plgpu.kernel`. 0.10.2 has it, but no square root, no
+store of one number per row, no way to write arrays in place where shards are lowered,
+and no interpreter for it; so kernels need 0.12. The references run everywhere.
 """
 
 from __future__ import annotations

@@ -119,6 +119,8 @@ def run_update(spec: UpdateSpec, *arrays: Any) -> list[Updated]:
         _Leaf(rule, form, state, _key(form, seed, step))
         for rule, form, state in zip(rules, forms, states, strict=True)
     ]
+    if has_kernels:
+        _check_blocks([leaf for leaf in leaves if leaf.can_have_kernel], name)
     done: dict[int, Updated] = {}
     for members in _groups(leaves, has_kernels=has_kernels):
         group = [leaves[i] for i in members]
@@ -126,7 +128,6 @@ def run_update(spec: UpdateSpec, *arrays: Any) -> list[Updated]:
         # Element by element, the partitioner knows what to do by itself.
         is_local = bool(group[0].state.scales)
         if has_kernels and group[0].can_have_kernel:
-            _check_blocks(group, name)
             run = _runner(name)
             is_local = runs_on_shards(name)
         if is_local:
@@ -200,10 +201,10 @@ def _dims(state: LeafState, tag: str) -> Dims:
     return tuple(Dim(f"{tag}d{i}", n) for i, n in enumerate(parts))
 
 
-def _check_blocks(group: Sequence[_Leaf], backend: str) -> None:
+def _check_blocks(leaves: Sequence[_Leaf], backend: str) -> None:
     wrong = [
-        f"  {leaf.state.param.shape} with blocks of {leaf.form.tile}"
-        for leaf in group
+        f"  {leaf.form.name} {leaf.state.param.shape} with blocks of {leaf.form.tile}"
+        for leaf in leaves
         if not fits_rows(leaf.form, leaf.state.param.shape)
     ]
     if wrong:

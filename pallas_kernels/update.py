@@ -40,6 +40,7 @@ class LeafFormat:
         leaf: A number that tells this leaf's random bits from others'.
         returns_delta: Return what is to be added to the parameter, instead of the
             new parameter.
+        name: What errors call the leaf; its shape is always named.
     """
 
     tile: tuple[int, ...] | None = None
@@ -47,6 +48,7 @@ class LeafFormat:
     is_stochastic: bool = False
     leaf: int = 0
     returns_delta: bool = False
+    name: str = ""
 
 
 class LeafState(NamedTuple):

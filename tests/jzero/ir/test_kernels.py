@@ -122,14 +122,15 @@ REFUSED: dict[str, tuple[Any, Any, str, str]] = {
     "none": (optax.adamw(1e-2), None, "xla", "no effect: the step has no fused"),
     "deltas": (F32, lambda tx: tx.update, KERNEL, "(?s)asked for deltas.*apply"),
     "vmapped": (F32, vmapped, KERNEL, "vmapped"),
-    "blocks": (CODED, apply, KERNEL, r"(?s)\(64, 29\).*float32"),
+    "blocks": (CODED, apply, KERNEL, r"(?s)\['v'\] .*\['w'\] \(64, 29\).*float32"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_would_have_no_effect_is_refused(name: str) -> None:
     tx, make, backend, text = REFUSED[name]
-    params = {"w": jnp.ones((64, 29))} if name == "blocks" else PARAMS
+    odd = {"v": jnp.ones((640, 290)), "w": jnp.ones((64, 29))}
+    params = odd if name == "blocks" else PARAMS
     step = (make or (lambda tx: tx.update))(tx)
     traced = jax.make_jaxpr(step)(params, tx.init(params), params)
     with pytest.raises(ConfigError, match=text) as error:
