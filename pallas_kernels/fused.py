@@ -35,6 +35,10 @@ Run = Callable[[Rule, Sequence[Member], Scalars], list[Updated]]
 SMALL_ELEMS = 2**16
 """Leaves with fewer elements share a launch: copying them costs less than starting."""
 
+MAX_MEMBERS = 64
+"""Leaves of one launch. XLA joins and splits so many in a fusion or two; of a few more
+it makes one for every array."""
+
 
 def fused_update(
     rules: Sequence[Rule],
@@ -57,7 +61,7 @@ def fused_update(
         step: A number that differs from step to step.
         backend: "xla" is the reference, and what "auto" takes until a kernel was
             measured to be faster. "mosaic_gpu" runs one kernel per large leaf and one
-            for all small leaves of a kind, in place if the arguments are donated;
+            for 64 small leaves of a kind, in place if the arguments are donated;
             "pallas_tpu" the same on TPUs. "..._interpret" runs them on a CPU, the
             first of whole arrays only. Leaves whose delta is asked for go by the
             reference.
@@ -181,7 +185,7 @@ def _groups(leaves: Sequence[_Leaf], *, has_kernels: bool) -> list[list[int]]:
         is_small = has_kernels and 0 < leaf.state.param.size < SMALL_ELEMS
         if not is_small or leaf.form.returns_delta:
             groups.append([index])
-        elif leaf.kind in small:
+        elif leaf.kind in small and len(small[leaf.kind]) < MAX_MEMBERS:
             small[leaf.kind].append(index)
         else:
             small[leaf.kind] = [index]

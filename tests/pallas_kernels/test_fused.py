@@ -21,7 +21,6 @@ if has_mosaic_gpu():  # the interpreter of GPU kernels came with JAX 0.12
     BACKENDS.append("mosaic_gpu_interpret")
 
 
-
 def hard_leaf(seed: int) -> tuple[LeafFormat, LeafState]:
     """A leaf of codes; each row, a block of its own, has another hard gradient."""
     form, state = random_leaf(seed, (8, 256), is_coded=True)

@@ -5,6 +5,7 @@ That they compute the right numbers is tested by the interpreter, in `test_fused
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
@@ -65,6 +66,16 @@ def test_in_place_on_shards_and_no_byte_more_than_designed(name: str) -> None:
     assert (read + written) / NUM_ELEMS == pytest.approx(num_bytes, rel=0.05)
     fresh = 2 * NUM_ELEMS if name == "f32 under masters" else 0
     assert memory.output_bytes - memory.alias_bytes < fresh + 1e4
+
+
+def test_hundreds_of_small_leaves_are_not_hundreds_of_launches() -> None:
+    """Nor of fusions that lay them side by side; XLA alone makes one for each."""
+    tx = jzero.optim.adamw(1e-3, **GPU)
+    text = compile_update(tx, jnp.float32, num_small=130).as_text()
+    entry = text[text.index("\nENTRY") :]
+    assert entry.count('custom_call_target="mosaic_gpu') == 1 + 3
+    launches = re.findall(r" (?:fusion|custom-call|copy|slice|pad)\(", entry)
+    assert len(launches) < 40
 
 
 @pytest.mark.parametrize("bits", (8, 4))
