@@ -65,6 +65,9 @@ def work(options: Any, attempted: Sequence[str]) -> int:
     device = jax.devices()[0]
     is_gpu = device.platform == "gpu"
     _say(device=f"{device.device_kind}, JAX {jax.__version__}")
+    if not (is_gpu or options.dry_run or options.checks):
+        _say(name="an NVIDIA GPU", error="there is none; --dry-run is for anywhere")
+        return 0
     for name, run in items(options, is_gpu=is_gpu):
         if name in attempted or not re.search(options.only, name):
             continue

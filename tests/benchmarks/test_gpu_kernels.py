@@ -77,6 +77,23 @@ def test_what_is_lost_with_its_process_is_named(
     assert results.is_done
 
 
+def test_a_process_that_does_not_answer_is_given_up(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_kernels, "ITEM_SECONDS", 0.0)
+    assert gpu_kernels.main(["--dry-run"]) == 1
+    assert "was not run" in capsys.readouterr().out
+
+
+def test_without_a_gpu_nothing_is_timed_unasked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = Namespace(**{**vars(ALL), "dry_run": False})
+    assert gpu_worker.work(options, []) == 0
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert "--dry-run" in last["error"]
+
+
 def test_nothing_starts_when_time_is_up(capsys: pytest.CaptureFixture[str]) -> None:
     assert gpu_kernels.main(["--dry-run", "--budget", "-1"]) == 1
     assert "was not run" in capsys.readouterr().out
