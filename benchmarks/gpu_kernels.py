@@ -93,7 +93,8 @@ def render(timings: Sequence[Timing], device: str) -> str:
         "| what | ms | GB/s | of the copy |",
         "|---|---|---|---|",
     ]
-    for t in timings:
+    # What belongs together, which was not timed in a row.
+    for t in sorted(timings, key=lambda t: _place(t.name)):
         share = "-" if best is None else f"{100 * t.gb_per_second / best:.0f} %"
         lines.append(
             f"| {t.name} | {t.seconds * 1e3:.3f} | {t.gb_per_second:.0f} | {share} |"
@@ -107,6 +108,11 @@ def render(timings: Sequence[Timing], device: str) -> str:
         verdict = "it pays" if part < 1 else "no faster; the reference stays"
         lines.append(f"\n{name}: the kernel takes {part:.2f} of XLA's time: {verdict}.")
     return "\n".join(lines)
+
+
+def _place(name: str) -> int:
+    pair = name.rsplit(", ", 1)[0]
+    return PAIRS.index(pair) if pair in PAIRS else -1
 
 
 def _records(

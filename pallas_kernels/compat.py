@@ -5,8 +5,9 @@ the launch.
 May import: jax alone. Read next: `mosaic_gpu.py`.
 
 Pallas lowers to Mosaic GPU by `plgpu.kernel`. 0.10.2 has it, but no square root, no
-store of one number per row, no way to write arrays in place where shards are lowered,
-and no interpreter for it; so kernels need 0.12. The references run everywhere.
+store of one number per row (nor has 0.11.2), no way to write arrays in place where
+shards are lowered, and no interpreter; so kernels need 0.12. The references run
+everywhere.
 """
 
 from __future__ import annotations

@@ -104,6 +104,8 @@ def test_the_verdict() -> None:
     rows = [Timing(name=n, seconds=s, num_bytes=1e9) for n, s in seconds.items()]
     table = gpu_kernels.render(rows, "a card")
     assert "| AdamW, kernel | 2000.000 | 0 | 50 % |" in table
+    mixed = gpu_kernels.render([rows[3], rows[1], rows[0]], "a card")
+    assert mixed.index(COPY) < mixed.index("| AdamW, kernel")
     assert "AdamW: the kernel takes 0.67 of XLA's time: it pays" in table
     rows[-1] = Timing(name="AdamW, kernel", seconds=3.5, num_bytes=1e9)
     assert "no faster; the reference stays" in gpu_kernels.render(rows, "a card")
