@@ -1,266 +1,192 @@
 """GPU kernels: checked against float64, then timed beside XLA, torch and a copy.
 
     python -m benchmarks.gpu_kernels                  # on an NVIDIA GPU: minutes
-    python -m benchmarks.gpu_kernels --checks         # anywhere, by the interpreter
+    python -m benchmarks.gpu_kernels --dry-run        # anywhere: all of it, tiny
+    python -m benchmarks.gpu_kernels --checks         # the checks alone
 
-Every check has fresh random inputs and memory that was filled with NaN before. Times
-are medians over rotating buffers, so that no cache holds what is read. A kernel that
-is no faster than what XLA fuses by itself is named as such: then the reference stays
-the default for it.
+The work is done by a process of its own. What fails is named and passed over, and if
+it takes the process along, or does not end, another goes on behind it: one kernel
+does not keep the rest from being reported. Every line is printed as soon as it is
+known. A kernel that is no faster than what XLA fuses by itself is named as such: then
+the reference stays the default for it. The last line, and the exit status, say whether
+all went well.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import queue
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from importlib import util
-from statistics import median
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
+from benchmarks.gpu_times import COPY, PAIRS, Timing
+from benchmarks.gpu_worker import LOST, work
 
-import jzero
-from jzero.optim.transform import FusedTransformation
-from pallas_kernels import AdamW, Scalars, decode, dequantize_blocks, quantize_blocks
-from pallas_kernels.blocks import spread, to_blocks
+__all__ = ["Results", "main", "render"]
 
-__all__ = ["Timing", "check_all", "main", "render", "time_all"]
-
-BUFFERS, REPEATS = 3, 20
-CASES: dict[str, dict[str, Any]] = {
-    "AdamW float32": {},
-    "AdamW 8-bit": {"state": "int8"},
-}
+ROOT = Path(__file__).parents[1]
+ITEM_SECONDS = 90.0
+"""What may take longer is given up: a kernel that hangs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """How long one update of all parameters takes.
+class Results:
+    """What is known so far, from one process or several.
 
     Attributes:
-        name: What was timed.
-        seconds: The median.
-        num_bytes: What it has to read and write, by design.
+        attempted: Names of what was started.
+        failed: Names of what failed.
+        timings: What was timed.
+        device: On what.
+        is_done: Whether all was attempted.
     """
 
-    name: str
-    seconds: float
-    num_bytes: float
+    def __init__(self) -> None:
+        self.attempted: list[str] = []
+        self.failed: list[str] = []
+        self.timings: list[Timing] = []
+        self.device = "an unknown device"
+        self.is_done = False
+        self._running: str | None = None
 
-    @property
-    def gb_per_second(self) -> float:
-        """10^9 bytes per second."""
-        return self.num_bytes / self.seconds / 1e9
+    def take(self, record: dict[str, Any]) -> None:
+        """Takes one record of a process, and prints what it says."""
+        self.is_done = "end" in record
+        self.device = record.get("device", self.device)
+        if "start" in record:
+            self._running = record["start"]
+            self.attempted.append(record["start"])
+        if "name" not in record:
+            return
+        self._running, name = None, record["name"]
+        if "error" in record:
+            self._fail(name, record["error"])
+        elif "line" in record:
+            print(f"{name}: {record['line']}", flush=True)
+        else:
+            self.timings.append(Timing(**record))
+            print(f"{name}: {record['seconds'] * 1e3:.3f} ms", flush=True)
 
+    def lose(self, why: str) -> None:
+        """Notes that a process is gone, and what it was at."""
+        if self._running is not None:
+            self._fail(self._running, why)
+            self._running = None
 
-def _make(backend: str, **options: Any) -> FusedTransformation:
-    return jzero.optim.adamw(1e-2, weight_decay=0.1, backend=backend, **options)
-
-
-def _poison(num_bytes: int) -> None:
-    """Leaves NaN behind in memory that the next results are likely to get."""
-    arrays = [jnp.full(max(1, num_bytes // 16), jnp.nan) for _ in range(4)]
-    jax.block_until_ready(arrays)
-
-
-def _decoded(values: Any, scales: Any, sign: Any) -> np.ndarray:
-    if scales is None:
-        return np.asarray(values, np.float64)
-    tile = [n // b for n, b in zip(values.shape, scales.shape, strict=True)]
-    blocks = decode(to_blocks(values, tile), sign) * spread(scales)
-    return np.asarray(blocks.reshape(values.shape), np.float64)
-
-
-def check_all(backend: str, shape: tuple[int, int], seed: int) -> list[str]:
-    """Runs every kernel once on random inputs.
-
-    Args:
-        backend: Of `jzero.optim`.
-        shape: Of the parameter.
-        seed: Of the inputs.
-
-    Returns:
-        One line per kernel.
-
-    Raises:
-        AssertionError: A kernel is wrong.
-    """
-    rng = np.random.default_rng(seed)
-    lines = []
-    for name, options in CASES.items():
-        tx = _make(backend, **options)
-        params = {"w": jnp.asarray(rng.normal(size=shape), jnp.float32)}
-        state = tx.init(params)
-        for i in range(2):
-            grads = {"w": jnp.asarray(rng.normal(size=shape), jnp.float32)}
-            want = _float64(state, params["w"], grads["w"], i + 1, options)
-            _poison(params["w"].nbytes)
-            params, state, _ = jax.jit(tx.apply)(grads, state, params)
-            error = float(np.abs(np.asarray(params["w"]) - want).max())
-            assert error < 1e-5, (name, error)
-        lines.append(f"{name}: largest error {error:.1e} of parameters near 1")
-    lines.append(_check_rounding(backend, shape))
-    values = jnp.asarray(rng.normal(size=shape), jnp.float32)
-    for bits in (8, 4):
-        codes, scales = quantize_blocks(values, bits=bits)
-        back = dequantize_blocks(codes, scales, length=shape[1], bits=bits)
-        error = float(jnp.abs(back - values).max() / jnp.abs(values).max())
-        assert error <= 0.51 / (127 if bits == 8 else 7), (bits, error)
-        lines.append(f"quantize to {bits} bits: largest error {error:.1e} of the range")
-    return lines
-
-
-def _float64(state: Any, param: Any, grad: Any, count: int, options: Any) -> np.ndarray:
-    """The parameter after AdamW, from the moments as they are stored."""
-    has_scales = bool(options)
-    scales = [
-        s["w"] if has_scales else None
-        for s in ((state.mu_scales, state.nu_scales) if has_scales else ({}, {}))
-    ]
-    old = [
-        _decoded(m["w"], s, sign)
-        for m, s, sign in zip(
-            (state.mu, state.nu), scales, ("signed", "unsigned"), strict=True
-        )
-    ]
-    rule = AdamW(weight_decay=0.1)
-    g, p = np.asarray(grad, np.float64), np.asarray(param, np.float64)
-    mu = rule.b1 * old[0] + (1 - rule.b1) * g
-    nu = rule.b2 * old[1] + (1 - rule.b2) * g**2
-    shared = Scalars(1.0, 1e-2, 1 - rule.b1**count, 1 - rule.b2**count, 0.0)
-    step = (mu / shared.bias1) / (np.sqrt(nu / shared.bias2) + rule.eps)
-    return p - shared.learning_rate * (step + rule.weight_decay * p)
-
-
-def _check_rounding(backend: str, shape: tuple[int, int]) -> str:
-    tx = jzero.optim.sgd(1e-3, momentum=0.0, rounding="stochastic", backend=backend)
-    params = {"w": jnp.ones(shape, jnp.bfloat16)}
-    new, _, _ = jax.jit(tx.apply)(params, tx.init(params), params)
-    mean = float(new["w"].astype(jnp.float32).mean())
-    sigma = (0.256 * 0.744 / new["w"].size) ** 0.5 / 256
-    assert abs(mean - 0.999) < 5 * sigma + 1e-6, mean
-    return f"stochastic rounding: mean {mean:.6f}, expected 0.999"
-
-
-def _median_seconds(call: Callable[[int], Any]) -> float:
-    for i in range(BUFFERS):
-        jax.block_until_ready(call(i))
-    times = []
-    for i in range(REPEATS):
-        start = time.perf_counter()
-        jax.block_until_ready(call(i % BUFFERS))
-        times.append(time.perf_counter() - start)
-    return median(times)
-
-
-def _time_update(name: str, tx: Any, num_elems: int, element_bytes: float) -> Timing:
-    shape = (num_elems // 2**12, 2**12)
-    apply = jax.jit(lambda g, s, p: tx.apply(g, s, p)[:2][::-1], donate_argnums=(1, 2))
-    held: list[Any] = []
-    for i in range(BUFFERS):
-        params = {"w": jnp.full(shape, 1.0 + i)}
-        held.append((tx.init(params), params))
-    grads = {"w": jnp.full(shape, 1e-3)}
-
-    def call(i: int) -> Any:
-        held[i] = apply(grads, *held[i])
-        return held[i]
-
-    return Timing(
-        name=name,
-        seconds=_median_seconds(call),
-        num_bytes=element_bytes * num_elems,
-    )
-
-
-def time_all(num_elems: int, backend: str) -> list[Timing]:
-    """Times a copy, then each update by the reference, by its kernel, and by torch."""
-    arrays = [jnp.full(num_elems, 1.0 + i) for i in range(BUFFERS)]
-    copy = jax.jit(jnp.copy)
-    seconds = _median_seconds(lambda i: copy(arrays[i]))
-    timings = [Timing(name="device copy", seconds=seconds, num_bytes=8 * num_elems)]
-    arrays.clear()
-    for name, options in CASES.items():
-        # Parameter, gradient and moments, read and written; scales of 256.
-        element_bytes = 16 + 4 / 64 if options else 28
-        for label, chosen in (("XLA", "xla"), ("kernel", backend)):
-            tx = _make(chosen, **options)
-            timings.append(
-                _time_update(f"{name}, {label}", tx, num_elems, element_bytes)
-            )
-    values = jnp.linspace(-1, 1, num_elems).reshape(-1, 2**12)
-    quantize = jax.jit(lambda x: quantize_blocks(x, bits=8))
-    seconds = _median_seconds(lambda i: quantize(values))
-    size = (5 + 4 / 256) * num_elems
-    timings.append(Timing(name="quantize, XLA", seconds=seconds, num_bytes=size))
-    if util.find_spec("torch") is not None:
-        timings.append(_time_torch(num_elems))
-    return timings
-
-
-def _time_torch(num_elems: int) -> Timing:
-    # By name: torch is no dependency, and need not be there.
-    torch = __import__("torch")
-    held = []
-    for i in range(BUFFERS):
-        param = torch.full((num_elems,), 1.0 + i, device="cuda", requires_grad=True)
-        param.grad = torch.full_like(param, 1e-3)
-        held.append(torch.optim.AdamW([param], lr=1e-2, fused=True))
-
-    def call(i: int) -> None:
-        held[i].step()
-        torch.cuda.synchronize()
-
-    return Timing(
-        name="AdamW float32, torch fused",
-        seconds=_median_seconds(call),
-        num_bytes=28 * num_elems,
-    )
+    def _fail(self, name: str, why: str) -> None:
+        self.failed.append(name)
+        print(f"{name}: FAILED, {why}", flush=True)
 
 
 def render(timings: Sequence[Timing], device: str) -> str:
-    """Returns the table, and which kernels do not pay."""
-    best = timings[0].gb_per_second
+    """Returns the table, and which kernels pay."""
+    found = {t.name: t for t in timings}
+    best = found[COPY].gb_per_second if COPY in found else None
     lines = [
         f"On {device}:",
         "",
         "| what | ms | GB/s | of the copy |",
         "|---|---|---|---|",
     ]
-    lines += [
-        f"| {t.name} | {t.seconds * 1e3:.3f} | {t.gb_per_second:.0f} "
-        f"| {100 * t.gb_per_second / best:.0f} % |"
-        for t in timings
-    ]
-    seconds = {t.name: t.seconds for t in timings}
-    for name in CASES:
-        if seconds[f"{name}, kernel"] >= seconds[f"{name}, XLA"]:
-            lines.append(f"\n{name}: the kernel is no faster; the reference stays.")
+    # What belongs together, which was not timed in a row.
+    for t in sorted(timings, key=lambda t: _place(t.name)):
+        share = "-" if best is None else f"{100 * t.gb_per_second / best:.0f} %"
+        lines.append(
+            f"| {t.name} | {t.seconds * 1e3:.3f} | {t.gb_per_second:.0f} | {share} |"
+        )
+    for name in PAIRS:
+        kernel = found.get(f"{name}, kernel")
+        others = [found[o] for o in (f"{name}, XLA", f"{name}, optax") if o in found]
+        if kernel is None or not others:
+            continue
+        part = kernel.seconds / min(o.seconds for o in others)
+        verdict = "it pays" if part < 1 else "no faster; the reference stays"
+        lines.append(f"\n{name}: the kernel takes {part:.2f} of XLA's time: {verdict}.")
     return "\n".join(lines)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def _place(name: str) -> int:
+    pair = name.rsplit(", ", 1)[0]
+    return PAIRS.index(pair) if pair in PAIRS else -1
+
+
+def _records(
+    arguments: Sequence[str], attempted: Sequence[str], end: float
+) -> Iterator[dict[str, Any] | str]:
+    """Runs a process and yields its records; last, if it is lost, the reason."""
+    command = [sys.executable, "-m", "benchmarks.gpu_kernels", *arguments]
+    command += ["--worker", json.dumps(attempted)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    lines: queue.Queue[str | None] = queue.Queue()
+
+    def read() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.put(line)
+        lines.put(None)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        while True:
+            left = min(ITEM_SECONDS, end - time.monotonic())
+            line = lines.get(timeout=max(left, 0.0))
+            if line is None:
+                break
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError:
+                print(line, end="", flush=True)
+        status = process.wait()
+        if status not in (0, LOST):
+            yield f"the process ended with status {status}"
+    except queue.Empty:
+        yield "it took too long"
+    finally:
+        process.kill()
+        process.wait()
+        reader.join()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--checks", action="store_true", help="check, and time nothing")
+    parser.add_argument("--dry-run", action="store_true", help="all of it, tiny")
+    parser.add_argument("--only", default="", help="a pattern of what to do")
+    parser.add_argument("--elements", type=int, help="parameters that are timed")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32)
+    parser.add_argument("--budget", type=float, default=270.0, help="seconds")
+    parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    device = jax.devices()[0]
-    is_gpu = device.platform == "gpu"
-    backend = "mosaic_gpu" if is_gpu else "mosaic_gpu_interpret"
-    print(f"seed {options.seed}, {device.device_kind}, JAX {jax.__version__}")
-    # Interpreted, a block takes milliseconds.
-    shape = (4096, 4096) if is_gpu else (8, 512)
-    for line in check_all(backend, shape, options.seed):
-        print(line)
-    if options.checks or not is_gpu:
-        print("not timed: " + ("as asked" if options.checks else "no NVIDIA GPU here"))
-        return
-    print(render(time_all(2**27, backend), device.device_kind))
+    if options.worker is not None:
+        return work(options, options.worker)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    given += ["--seed", str(options.seed)]
+    print(f"seed {options.seed}", flush=True)
+    results, end = Results(), time.monotonic() + options.budget
+    while not results.is_done and time.monotonic() < end:
+        num_attempted = len(results.attempted)
+        for record in _records(given, results.attempted, end):
+            if isinstance(record, str):
+                results.lose(record)
+            else:
+                results.take(record)
+        if len(results.attempted) == num_attempted and not results.is_done:
+            break  # it did not even start
+    if results.timings:
+        print(render(results.timings, results.device))
+    if not results.is_done:
+        results.failed.append("what comes behind, which was not run")
+    print("failed: " + (", ".join(results.failed) or "nothing"), flush=True)
+    return 1 if results.failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,7 +1,7 @@
 """`ZeroConfig`: every setting besides the stage and the mesh.
 
 Lives here: the one frozen record of settings and its validation. May import:
-`errors`, `checks`, `offload`. Read next: `plan/stages.py`.
+`errors`, `checks`, `offload`, pallas_kernels. Read next: `plan/stages.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from jzero.checks import (
     MIB,
@@ -22,6 +22,7 @@ from jzero.checks import (
 )
 from jzero.errors import ConfigError, format_problem
 from jzero.offload import Offload
+from pallas_kernels import Backend
 
 __all__ = [
     "PASS_NAMES",
@@ -67,6 +68,8 @@ class ZeroConfig:
             say: regular expressions searched in the leaf's path, or a predicate
             of the path.
         offload: What lives in host memory between and during steps; None for nothing.
+        kernels: By what the fused updates of `jzero.optim` in the step run, whatever
+            `backend` their optimizers were made with; None leaves it to them.
         compiler_options: XLA options of the compiled step, as sorted pairs. Given
             as any mapping.
         disable_passes: Names of passes to leave out, for diagnosis.
@@ -92,6 +95,7 @@ class ZeroConfig:
     replicate_params: bool
     params: ParamsSelector | None
     offload: Offload | None
+    kernels: Backend | None
     compiler_options: tuple[tuple[str, CompilerOption], ...]
     disable_passes: tuple[str, ...]
     on_finding: Literal["ignore", "warn", "raise"]
@@ -110,6 +114,7 @@ class ZeroConfig:
         replicate_params: bool = False,
         params: str | Iterable[str] | Callable[[str], bool] | None = None,
         offload: Offload | None = None,
+        kernels: Backend | None = None,
         compiler_options: Mapping[str, CompilerOption]
         | Iterable[tuple[str, CompilerOption]]
         | None = None,
@@ -136,6 +141,9 @@ class ZeroConfig:
             "replicate_params": check_flag(replicate_params, "replicate_params"),
             "params": _selector(params),
             "offload": _offload(offload),
+            "kernels": None
+            if kernels is None
+            else check_choice(kernels, get_args(Backend), "kernels"),
             "compiler_options": _compiler_options(compiler_options),
             "disable_passes": left_out,
             "on_finding": check_choice(

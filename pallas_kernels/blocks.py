@@ -38,6 +38,8 @@ MIN_BLOCK_ELEMS = 96
 
 # Below this a block counts as zero: a quotient by a subnormal number is not safe.
 _TINY = 1e-36
+# Far below the smallest code.
+_LEAST = 1e-12
 
 
 def choose_tile(shape: Sequence[int]) -> tuple[int, ...] | None:
@@ -103,5 +105,8 @@ def quantize_moment(values: Any, scales: Any, sign: Sign) -> Any:
     """
     is_there = scales > jnp.float32(_TINY)
     ratio = values / jnp.where(is_there, scales, jnp.float32(1))
+    if sign == "unsigned":  # a quotient that underflows is still not zero
+        least = jnp.where(values > 0, jnp.float32(_LEAST), jnp.float32(0))
+        ratio = jnp.maximum(ratio, least)
     ratio = jnp.where(is_there, ratio, jnp.float32(0))
     return encode(ratio, sign, has_zero=sign == "signed")

@@ -1,46 +1,43 @@
 """The update of many leaves at once, by the backend that suits.
 
-Lives here: `fused_update`, the public function, and which leaves share a launch. May
-import: everything else in this package. Read next: `rows.py`.
+Lives here: `fused_update`, the public function, and which leaves share a launch. It is
+traced as a call that says what it is, so that the backend can be chosen later. May
+import: everything else in this package. Read next: `marked.py`, `rows.py`.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, Literal, get_args
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from pallas_kernels.backends import (
+    check_backend,
+    find_kernel,
+    is_reference,
+    runs_on_shards,
+)
+from pallas_kernels.marked import UpdateSpec, mark
 from pallas_kernels.rounding import element_index, step_key
 from pallas_kernels.rows import Member, RowsFormat, fits_rows, join, split
 from pallas_kernels.rules import Rule, Scalars
 from pallas_kernels.shardwise import WHOLE, Dim, Dims, Place, shardwise
 from pallas_kernels.update import LeafFormat, LeafState, Updated, update_leaf
 
-__all__ = ["Backend", "check_backend", "fused_update"]
+__all__ = ["fused_update", "run_update"]
 
-Backend = Literal[
-    "auto",
-    "xla",
-    "mosaic_gpu",
-    "mosaic_gpu_interpret",
-    "pallas_tpu",
-    "pallas_tpu_interpret",
-]
 Run = Callable[[Rule, Sequence[Member], Scalars], list[Updated]]
 
 SMALL_ELEMS = 2**16
 """Leaves with fewer elements share a launch: copying them costs less than starting."""
 
-
-def check_backend(backend: str) -> None:
-    """Raises `ValueError` unless there is such a backend."""
-    if backend not in get_args(Backend):
-        known = ", ".join(map(repr, get_args(Backend)))
-        raise ValueError(f"There is no backend {backend!r}.\nRemedy: pass {known}.")
+MAX_MEMBERS = 64
+"""Leaves of one launch. XLA joins and splits so many in a fusion or two; of a few more
+it makes one for every array."""
 
 
 def fused_update(
@@ -64,7 +61,7 @@ def fused_update(
         step: A number that differs from step to step.
         backend: "xla" is the reference, and what "auto" takes until a kernel was
             measured to be faster. "mosaic_gpu" runs one kernel per large leaf and one
-            for all small leaves of a kind, in place if the arguments are donated;
+            for 64 small leaves of a kind, in place if the arguments are donated;
             "pallas_tpu" the same on TPUs. "..._interpret" runs them on a CPU, the
             first of whole arrays only. Leaves whose delta is asked for go by the
             reference.
@@ -85,23 +82,58 @@ def fused_update(
         Array([0.5, 0.5, 0.5], dtype=float32)
     """
     check_backend(backend)
-    name = "xla" if backend == "auto" else backend
     scalars = Scalars(*(jnp.asarray(s, jnp.float32) for s in scalars))
+    brought = list(states), scalars, jnp.asarray(seed), jnp.asarray(step)
+    arrays, structure = jax.tree.flatten(brought)
+    spec = UpdateSpec(
+        rules=tuple(rules),
+        forms=tuple(forms),
+        backend=backend,
+        structure=structure,
+        kinds=tuple((tuple(jnp.shape(a)), str(jnp.result_type(a))) for a in arrays),
+    )
+    return _marked_update(spec, *arrays)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _marked_update(spec: UpdateSpec, *arrays: Any) -> list[Updated]:
+    states, scalars, seed, step = spec.structure.unflatten(arrays)
+    scalars = scalars._replace(grad_scale=mark(scalars.grad_scale, spec))
+    return run_update(spec, *jax.tree.leaves((states, scalars, seed, step)))
+
+
+def run_update(spec: UpdateSpec, *arrays: Any) -> list[Updated]:
+    """Updates leaves as a spec says: what `fused_update` is a call of.
+
+    Args:
+        spec: The update.
+        *arrays: The leaves of its structure.
+
+    Returns:
+        One record per leaf, in order.
+
+    Raises:
+        ValueError: A kernel does not fit a leaf's blocks.
+        NotImplementedError: This JAX is too old for the backend.
+    """
+    states, scalars, seed, step = spec.structure.unflatten(arrays)
+    rules, forms = spec.rules, spec.forms
+    name, has_kernels = spec.backend, not is_reference(spec.backend)
     leaves = [
         _Leaf(rule, form, state, _key(form, seed, step))
         for rule, form, state in zip(rules, forms, states, strict=True)
     ]
+    if has_kernels:
+        _check_blocks([leaf for leaf in leaves if leaf.can_have_kernel], name)
     done: dict[int, Updated] = {}
-    for members in _groups(leaves, has_kernels=name != "xla"):
+    for members in _groups(leaves, has_kernels=has_kernels):
         group = [leaves[i] for i in members]
         run: Run = _run_reference
         # Element by element, the partitioner knows what to do by itself.
         is_local = bool(group[0].state.scales)
-        if group[0].has_kernel(name):
-            _check_blocks(group, name)
+        if has_kernels and group[0].can_have_kernel:
             run = _runner(name)
-            # The interpreter of GPU kernels calls back, which shards may not.
-            is_local = name != "mosaic_gpu_interpret"
+            is_local = runs_on_shards(name)
         if is_local:
             new = _run_on_shards(run, group, scalars)
         else:
@@ -119,10 +151,10 @@ class _Leaf:
     state: LeafState
     key: Any
 
-    def has_kernel(self, backend: str) -> bool:
-        """Says whether a kernel is to run on it: not for deltas, nor for nothing."""
-        is_empty = self.state.param.size == 0
-        return backend != "xla" and not self.form.returns_delta and not is_empty
+    @property
+    def can_have_kernel(self) -> bool:
+        """Whether a kernel may run on it: not for deltas, nor for nothing."""
+        return not self.form.returns_delta and self.state.param.size > 0
 
     def alone(self) -> Member:
         """The leaf as a whole array."""
@@ -153,7 +185,7 @@ def _groups(leaves: Sequence[_Leaf], *, has_kernels: bool) -> list[list[int]]:
         is_small = has_kernels and 0 < leaf.state.param.size < SMALL_ELEMS
         if not is_small or leaf.form.returns_delta:
             groups.append([index])
-        elif leaf.kind in small:
+        elif leaf.kind in small and len(small[leaf.kind]) < MAX_MEMBERS:
             small[leaf.kind].append(index)
         else:
             small[leaf.kind] = [index]
@@ -173,10 +205,10 @@ def _dims(state: LeafState, tag: str) -> Dims:
     return tuple(Dim(f"{tag}d{i}", n) for i, n in enumerate(parts))
 
 
-def _check_blocks(group: Sequence[_Leaf], backend: str) -> None:
+def _check_blocks(leaves: Sequence[_Leaf], backend: str) -> None:
     wrong = [
-        f"  {leaf.state.param.shape} with blocks of {leaf.form.tile}"
-        for leaf in group
+        f"  {leaf.form.name} {leaf.state.param.shape} with blocks of {leaf.form.tile}"
+        for leaf in leaves
         if not fits_rows(leaf.form, leaf.state.param.shape)
     ]
     if wrong:
@@ -210,11 +242,7 @@ def _run_reference(
 
 def _runner(backend: str) -> Run:
     """Returns a function that updates leaves of one kind by one launch."""
-    # Late: Pallas takes half a second to import, and its GPU part changes often. Who
-    # uses the reference should notice neither.
-    name = backend.removesuffix("_interpret")
-    update_rows = import_module(f"pallas_kernels.{name}").update_rows
-    interpret = backend.endswith("_interpret")
+    update_rows = find_kernel(backend, "update_rows")
 
     def run(rule: Rule, members: Sequence[Member], scalars: Scalars) -> list[Updated]:
         form = members[0].form
@@ -223,9 +251,7 @@ def _runner(backend: str) -> Run:
             copy_dtype=form.copy_dtype,
             is_stochastic=form.is_stochastic,
         )
-        kept, copy = update_rows(
-            rule, rows_form, join(rule, members, scalars), interpret=interpret
-        )
+        kept, copy = update_rows(rule, rows_form, join(rule, members, scalars))
         shapes = [member.state.param.shape for member in members]
         count = len(rule.signs)
         whole = [split(array, shapes) for array in kept[: 1 + count]]

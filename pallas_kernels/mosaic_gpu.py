@@ -1,8 +1,9 @@
-"""The fused update as one Mosaic GPU kernel, in place.
+"""The kernels for NVIDIA GPUs: the fused update in place, and quantizing.
 
-Lives here: the kernel's body, which loads rows of 256, calls the shared arithmetic and
-stores. What is shared by all elements comes in a small array; a skipped step writes
-nothing. May import: `compat.py`, `update.py`, `rounding.py`. Read next: `rows.py`.
+Lives here: the bodies of Mosaic GPU kernels, which load rows of 256, call the shared
+arithmetic and store. What is shared by all elements of an update comes in a small
+array; a skipped step writes nothing. May import: `compat.py`, `update.py`,
+`linear.py`, `rounding.py`. Read next: `rows.py`.
 
 Sources: JAX's Pallas Mosaic GPU; the layout of blocks is jzero's own.
 """
@@ -17,12 +18,13 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from pallas_kernels import compat
+from pallas_kernels.linear import Bits, from_codes, pack, to_codes, to_scale, unpack
 from pallas_kernels.rounding import random_bits
 from pallas_kernels.rows import RowsFormat, RowsState
 from pallas_kernels.rules import Rule, Scalars
 from pallas_kernels.update import LeafState, update_values
 
-__all__ = ["update_rows"]
+__all__ = ["dequantize_rows", "quantize_rows", "update_rows"]
 
 
 def update_rows(
@@ -70,8 +72,7 @@ def _body(rule: Rule, form: RowsFormat, has_bits: bool, *refs: Any) -> None:
     num_scales = num_moments if form.is_coded else 0
     scales, rest = rest[:num_scales], rest[num_scales:]
     copy = rest[0] if rest else None
-    chunk = jax.lax.axis_index("chunk")
-    rows = pl.ds(chunk * compat.CHUNK_ROWS, compat.CHUNK_ROWS)
+    rows = _chunk()
     is_skipped = packed[Scalars._fields.index("skip")] > 0
 
     @pl.when(jnp.logical_not(is_skipped))
@@ -80,8 +81,8 @@ def _body(rule: Rule, form: RowsFormat, has_bits: bool, *refs: Any) -> None:
         if bits_ref is not None:
             bits = compat.load_block(bits_ref, rows)
         elif form.is_stochastic:
-            first = words[1] + chunk.astype(jnp.uint32) * jnp.uint32(
-                compat.CHUNK_ROWS * compat.ROW_ELEMS
+            first = words[1] + rows.start.astype(jnp.uint32) * jnp.uint32(
+                compat.ROW_ELEMS
             )
             bits = random_bits(words[0], jnp.uint32(0), first + compat.position())
         largest: list[Any] = []
@@ -118,3 +119,107 @@ def _body(rule: Rule, form: RowsFormat, has_bits: bool, *refs: Any) -> None:
         def _() -> None:
             kept = compat.load_block(param, rows).astype(jnp.float32)
             copy[rows] = kept.astype(form.copy_dtype)
+
+
+def quantize_rows(
+    values: jax.Array, *, bits: Bits, interpret: bool = False
+) -> tuple[jax.Array, jax.Array]:
+    """Quantizes rows of 256 elements, one block each.
+
+    Args:
+        values: (rows, 256), any float dtype.
+        bits: 8 or 4.
+        interpret: Run by the interpreter, on a CPU.
+
+    Returns:
+        int8 (rows, 256) or uint8 (rows, 128), and float32 scales (rows,).
+
+    Raises:
+        NotImplementedError: This JAX is too old.
+    """
+    compat.check_version()
+    num_rows = values.shape[0]
+    values = _fill_up(values)
+    dtype = jnp.dtype(jnp.int8 if bits == 8 else jnp.uint8)
+    width = values.shape[1] * bits // 8
+    codes, scales = compat.launch_in_place(
+        functools.partial(_quantize, bits),
+        [values],
+        [
+            jax.lax.empty((values.shape[0], width), dtype),
+            jax.lax.empty((values.shape[0],), jnp.dtype(jnp.float32)),
+        ],
+        num_chunks=values.shape[0] // compat.CHUNK_ROWS,
+        interpret=interpret,
+    )
+    return codes[:num_rows], scales[:num_rows]
+
+
+def dequantize_rows(
+    codes: jax.Array, scales: jax.Array, *, bits: Bits, interpret: bool = False
+) -> jax.Array:
+    """Undoes `quantize_rows`.
+
+    Args:
+        codes: int8 (rows, 256) or uint8 (rows, 128).
+        scales: float32 (rows,).
+        bits: 8 or 4.
+        interpret: Run by the interpreter, on a CPU.
+
+    Returns:
+        float32 (rows, 256).
+
+    Raises:
+        NotImplementedError: This JAX is too old.
+    """
+    compat.check_version()
+    num_rows = codes.shape[0]
+    codes, scales = _fill_up(codes), _fill_up(scales)
+    (values,) = compat.launch_in_place(
+        functools.partial(_dequantize, bits),
+        [codes, scales],
+        [jax.lax.empty((codes.shape[0], compat.ROW_ELEMS), jnp.dtype(jnp.float32))],
+        num_chunks=codes.shape[0] // compat.CHUNK_ROWS,
+        interpret=interpret,
+    )
+    return values[:num_rows]
+
+
+def _fill_up(rows: jax.Array) -> jax.Array:
+    """Adds rows of zeros up to whole chunks; copies only where there are some."""
+    missing = -rows.shape[0] % compat.CHUNK_ROWS
+    widths = [(0, missing)] + [(0, 0)] * (rows.ndim - 1)
+    return jnp.pad(rows, widths) if missing else rows
+
+
+def _chunk() -> Any:
+    return pl.ds(jax.lax.axis_index("chunk") * compat.CHUNK_ROWS, compat.CHUNK_ROWS)
+
+
+def _quantize(bits: Bits, values: Any, codes: Any, scales: Any) -> None:
+    rows = _chunk()
+    if bits == 8:
+        whole = compat.load_block(values, rows).astype(jnp.float32)
+        largest, spread = compat.spread_max(jnp.abs(whole))
+        number = to_codes(whole, to_scale(spread, bits), bits)
+        codes[rows] = number.astype(jnp.int8)
+    else:
+        low, high = (
+            compat.load_half(values, rows, half).astype(jnp.float32) for half in (0, 1)
+        )
+        both = jnp.maximum(jnp.abs(low), jnp.abs(high))
+        largest, spread = compat.spread_max(both)
+        scale = to_scale(spread, bits)
+        codes[rows] = pack(to_codes(low, scale, bits), to_codes(high, scale, bits))
+    compat.store_scales(scales, rows, to_scale(largest, bits))
+
+
+def _dequantize(bits: Bits, codes: Any, scales: Any, values: Any) -> None:
+    rows = _chunk()
+    number = compat.load_block(codes, rows)
+    spread = compat.load_scales(scales, rows, number.shape[1])
+    if bits == 8:
+        values[rows] = from_codes(number, spread)
+        return
+    for half, part in enumerate(unpack(number)):
+        compat.store_half(values, rows, half, from_codes(part, spread))

@@ -1,8 +1,8 @@
-"""The fused update as one Pallas kernel for TPUs, in place.
+"""The kernels for TPUs: the fused update in place, and quantizing.
 
-Lives here: the kernel's body over blocks of rows. The same body runs in Pallas'
-interpreter on a CPU, in every supported JAX. May import: `rows.py`, `update.py`. Read
-next: `rows.py`.
+Lives here: the bodies of Pallas kernels over blocks of rows. The same bodies run in
+Pallas' interpreter on a CPU, in every supported JAX. May import: `rows.py`,
+`update.py`, `linear.py`. Read next: `rows.py`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from pallas_kernels.linear import Bits, from_codes, pack, to_codes, to_scale, unpack
 from pallas_kernels.rounding import random_bits
 from pallas_kernels.rows import ROW_ELEMS, RowsFormat, RowsState
 from pallas_kernels.rules import Rule, Scalars
 from pallas_kernels.update import LeafState, update_values
 
-__all__ = ["update_rows"]
+__all__ = ["dequantize_rows", "quantize_rows", "update_rows"]
 
 # (rows, 256) in float32: 256 KiB per array, and a dozen arrays fit twice into VMEM.
 _BLOCK_ROWS = 256
@@ -43,8 +44,7 @@ def update_rows(
     """
     num_rows = state.grad.shape[0]
     block = min(num_rows, _BLOCK_ROWS)
-    wide = pl.BlockSpec((block, ROW_ELEMS), lambda i: (i, 0))
-    narrow = pl.BlockSpec((block, 1), lambda i: (i, 0))
+    wide, narrow = _rows(num_rows, ROW_ELEMS), _rows(num_rows, 1)
     shared = pl.BlockSpec(memory_space=pltpu.SMEM)
     # A scale per row as a column: rank 2 is what the hardware's tiles know.
     kept = [a if a.ndim == 2 else a.reshape(-1, 1) for a in state.kept]
@@ -108,3 +108,85 @@ def _body(rule: Rule, form: RowsFormat, has_bits: bool, block: int, *refs: Any) 
         results.append(done.copy)
     for ref, value in zip(new_refs, results, strict=True):
         ref[...] = value
+
+
+def quantize_rows(
+    values: jax.Array, *, bits: Bits, interpret: bool = False
+) -> tuple[jax.Array, jax.Array]:
+    """Quantizes rows of 256 elements, one block each.
+
+    Args:
+        values: (rows, 256), any float dtype.
+        bits: 8 or 4.
+        interpret: Run by the interpreter, on a CPU.
+
+    Returns:
+        int8 (rows, 256) or uint8 (rows, 128), and float32 scales (rows,).
+    """
+    num_rows = values.shape[0]
+    width, dtype = ROW_ELEMS * bits // 8, jnp.int8 if bits == 8 else jnp.uint8
+    codes, scales = pl.pallas_call(
+        functools.partial(_quantize, bits),
+        out_shape=[
+            jax.ShapeDtypeStruct((num_rows, width), dtype),
+            jax.ShapeDtypeStruct((num_rows, 1), jnp.float32),
+        ],
+        grid=(pl.cdiv(num_rows, _BLOCK_ROWS),),
+        in_specs=[_rows(num_rows, ROW_ELEMS)],
+        out_specs=[_rows(num_rows, width), _rows(num_rows, 1)],
+        interpret=interpret,
+    )(values)
+    return codes, scales.reshape(-1)
+
+
+def dequantize_rows(
+    codes: jax.Array, scales: jax.Array, *, bits: Bits, interpret: bool = False
+) -> jax.Array:
+    """Undoes `quantize_rows`.
+
+    Args:
+        codes: int8 (rows, 256) or uint8 (rows, 128).
+        scales: float32 (rows,).
+        bits: 8 or 4.
+        interpret: Run by the interpreter, on a CPU.
+
+    Returns:
+        float32 (rows, 256).
+    """
+    num_rows, width = codes.shape
+    return pl.pallas_call(
+        functools.partial(_dequantize, bits),
+        out_shape=jax.ShapeDtypeStruct((num_rows, ROW_ELEMS), jnp.float32),
+        grid=(pl.cdiv(num_rows, _BLOCK_ROWS),),
+        in_specs=[_rows(num_rows, width), _rows(num_rows, 1)],
+        out_specs=_rows(num_rows, ROW_ELEMS),
+        interpret=interpret,
+    )(codes, scales.reshape(-1, 1))
+
+
+def _rows(num_rows: int, width: int) -> pl.BlockSpec:
+    return pl.BlockSpec((min(num_rows, _BLOCK_ROWS), width), lambda i: (i, 0))
+
+
+def _quantize(bits: Bits, values_ref: Any, codes_ref: Any, scales_ref: Any) -> None:
+    values = values_ref[...].astype(jnp.float32)
+    largest = jnp.max(jnp.abs(values), axis=1, keepdims=True)
+    scales = to_scale(largest, bits)
+    codes = to_codes(values, scales, bits)
+    half = ROW_ELEMS // 2
+    if bits == 8:
+        codes_ref[...] = codes.astype(jnp.int8)
+    else:
+        codes_ref[...] = pack(codes[:, :half], codes[:, half:])
+    scales_ref[...] = scales
+
+
+def _dequantize(bits: Bits, codes_ref: Any, scales_ref: Any, values_ref: Any) -> None:
+    codes, scales = codes_ref[...], scales_ref[...]
+    if bits == 8:
+        values_ref[...] = from_codes(codes, scales)
+        return
+    half = ROW_ELEMS // 2
+    low, high = unpack(codes)
+    values_ref[:, :half] = from_codes(low, scales)
+    values_ref[:, half:] = from_codes(high, scales)

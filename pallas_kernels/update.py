@@ -26,7 +26,11 @@ from pallas_kernels.rules import Rule, Scalars, Sign
 
 __all__ = ["LeafFormat", "LeafState", "Updated", "update_leaf", "update_values"]
 
-_LARGEST = float(jnp.finfo(jnp.float32).max)
+# What coded moments are cut at. Squares of gradients above 2^64 overflow, and a scale
+# of infinity would make NaN. The reciprocal of 2^125 is no subnormal number, which
+# compilers that divide by multiplying would flush to zero; and the bound of first
+# moments is about its root, so that their quotient is no leap.
+_LARGEST: dict[Sign, float] = {"signed": 2.0**63, "unsigned": 2.0**125}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +44,7 @@ class LeafFormat:
         leaf: A number that tells this leaf's random bits from others'.
         returns_delta: Return what is to be added to the parameter, instead of the
             new parameter.
+        name: What errors call the leaf; its shape is always named.
     """
 
     tile: tuple[int, ...] | None = None
@@ -47,6 +52,7 @@ class LeafFormat:
     is_stochastic: bool = False
     leaf: int = 0
     returns_delta: bool = False
+    name: str = ""
 
 
 class LeafState(NamedTuple):
@@ -154,8 +160,7 @@ def update_values(
 def _encode(
     values: Any, sign: Sign, block_max: Callable[[Any], Any]
 ) -> tuple[Any, Any]:
-    # Squares of large gradients overflow; a scale of infinity would make NaN.
-    top = jnp.float32(_LARGEST)
+    top = jnp.float32(_LARGEST[sign])
     values = jnp.minimum(values, top)
     if sign == "signed":
         values = jnp.maximum(values, -top)

@@ -22,8 +22,15 @@ from pallas_kernels import choose_tile
 
 __all__ = ["EMBEDDINGS", "Leaf", "Storage", "decay_flags", "list_leaves"]
 
-EMBEDDINGS = (r"(?i)embed", r"\bw[tp]e\b")
-"""Patterns of the paths of embeddings, whose gradients are sparse and uneven."""
+EMBEDDINGS = (
+    r"(?i)^(?!.*(un|patch|(?<![a-z])pos[a-z]*)[_-]?embed)(?!.*embed[a-z]*_?out).*embed",
+    r"\bwte\b",
+)
+"""Patterns of the paths of tables of tokens, whose gradients are sparse and uneven.
+
+Not of tables of positions, of which every batch uses each row, and not of patches and
+output heads, which are matrices like any other.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -305,6 +305,7 @@ class FusedUpdate:
             leaf=number,
             # What was rounded by chance is not the old value plus the delta.
             returns_delta=is_delta and not is_chance,
+            name=leaf.path,
         )
 
     def _rules(self, params: Any) -> list[AnyRule]:

@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec
 from jzero.compat.jaxpr import inner, rebuild
 from jzero.errors import ConfigError
 from jzero.ir.facts import count_turns, derived_outputs, scanned_inputs
+from jzero.ir.kernels import choose_kernels, describe_kernels
 from jzero.ir.trace import TracedStep
 from jzero.passes.pipeline import run_passes
 from jzero.plan.batch import BatchFacts, BatchLeafPlan, plan_batch
@@ -66,10 +67,18 @@ def build_program(
         matched = match_state(
             call.names, traced.args, traced.out, chosen=chosen, derived=derived
         )
+    with tracing_context(settings.mesh):
+        jaxpr, updates = choose_kernels(
+            traced.jaxpr, settings.config.kernels, settings.mesh
+        )
+    traced = replace(traced, jaxpr=jaxpr)
     layout = Layout.of(traced, matched)
     scanned = scanned_inputs(traced.jaxpr)
     facts = _merge_known(traced, layout, scanned, known, given)
     plan = _plan(call, traced, matched, settings, facts)
+    if settings.config.kernels is not None:
+        line = describe_kernels(updates, settings.config.kernels)
+        plan = replace(plan, notes=(*plan.notes, line))
     turns = count_turns(traced.jaxpr)
     plan = replace(
         plan,

@@ -99,12 +99,12 @@ def test_equals_one_device_and_moves_only_weights_and_gradients(
 @needs_compiler
 def test_compiled_for_gpus_gradients_are_still_reduce_scattered() -> None:
     """8-bit moments, by the GPU kernel where this JAX has one."""
-    backend = "mosaic_gpu" if has_mosaic_gpu() else "xla"
-    tx = jzero.optim.adamw(1e-3, state="int8", backend=backend)
+    config = jzero.ZeroConfig(kernels="mosaic_gpu" if has_mosaic_gpu() else "xla")
+    tx = jzero.optim.adamw(1e-3, state="int8")
     mesh = pod_mesh("h100:1x8")
     state = jax.eval_shape(lambda: create(tx, jnp.float32))
     batch = jax.ShapeDtypeStruct((64, 256), jnp.float32)
-    step = jzero.shard_train_step(train_step, stage=3, mesh=mesh)
+    step = jzero.shard_train_step(train_step, stage=3, mesh=mesh, config=config)
     chip = jax.sharding.AbstractDevice("NVIDIA H100 80GB HBM3", 132, "gpu")
     abstract = mesh.abstract_mesh.update(abstract_device=chip)
     context = jax.sharding.use_abstract_mesh(abstract)

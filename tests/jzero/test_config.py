@@ -69,6 +69,12 @@ def test_findings_are_warned_of_unless_said_otherwise() -> None:
     assert ZeroConfig(on_finding="ignore") != ZeroConfig()
 
 
+def test_kernels_are_left_to_the_optimizers_unless_named() -> None:
+    assert ZeroConfig().kernels is None
+    for name in ("auto", "xla", "mosaic_gpu", "pallas_tpu"):
+        assert ZeroConfig(kernels=name).kernels == name
+
+
 WRONG: list[dict[str, Any]] = [
     {"axis": ""},
     {"axis": ()},
@@ -99,6 +105,8 @@ WRONG: list[dict[str, Any]] = [
     {"disable_passes": "window"},
     {"disable_passes": ("unknown",)},
     {"disable_passes": 3},
+    {"kernels": "cuda"},
+    {"kernels": True},
     {"on_finding": "error"},
     {"on_finding": None},
     {"on_finding": True},

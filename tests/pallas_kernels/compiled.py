@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jzero.audit.pods import COMPILER_OPTIONS, pod_mesh
 
@@ -26,7 +26,6 @@ def compile_update(tx: Any, dtype: Any, *, num_small: int = 20) -> Any:
         The compiled program; parameters and state are donated.
     """
     mesh = pod_mesh("h100:1x8")
-    chip = jax.sharding.AbstractDevice("NVIDIA H100 80GB HBM3", 132, "gpu")
     params = {f"b{i}": jax.ShapeDtypeStruct((64,), dtype) for i in range(num_small)}
     params["w"] = jax.ShapeDtypeStruct((WIDTH, WIDTH), dtype)
 
@@ -43,9 +42,15 @@ def compile_update(tx: Any, dtype: Any, *, num_small: int = 20) -> Any:
 
     shardings = jax.tree.map(lambda s: s.sharding, (params, state))
     jitted = jax.jit(update, donate_argnums=(0, 1), out_shardings=shardings)
+    return compile_for_h100(jitted, mesh, params, state, params)
+
+
+def compile_for_h100(jitted: Any, mesh: Mesh, *structs: Any) -> Any:
+    """Compiles a function that holds kernels."""
+    chip = jax.sharding.AbstractDevice("NVIDIA H100 80GB HBM3", 132, "gpu")
     # Kernels ask for the chip while they are lowered.
     with jax.sharding.use_abstract_mesh(
         mesh.abstract_mesh.update(abstract_device=chip)
     ):
-        lowered = jitted.lower(params, state, params)
+        lowered = jitted.lower(*structs)
     return lowered.compile(compiler_options=dict(COMPILER_OPTIONS))

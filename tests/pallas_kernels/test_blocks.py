@@ -85,3 +85,11 @@ def test_blocks_of_nothing_become_nothing(sign: Sign) -> None:
     for largest in (0.0, 1e-40, 1e-37):
         codes = quantize(jnp.full(4, largest), jnp.full(4, largest), sign)
         assert codes.tolist() == [0] * 4
+
+
+def test_second_moments_beside_huge_ones_do_not_become_zero() -> None:
+    """Their quotient is below what float32 can hold."""
+    values = jnp.float32([2.0**125, 1e-3, 0.0])
+    quantize = jax.jit(quantize_moment, static_argnums=2)
+    codes = quantize(values, jnp.full(3, values[0]), "unsigned")
+    assert codes.tolist() == [255, 1, 0]

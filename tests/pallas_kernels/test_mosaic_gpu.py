@@ -5,17 +5,27 @@ That they compute the right numbers is tested by the interpreter, in `test_fused
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 import jzero
 from jzero.audit.collectives import read_collectives
 from jzero.audit.memory import read_memory
+from jzero.audit.pods import pod_mesh
+from pallas_kernels import dequantize_blocks, quantize_blocks
 from pallas_kernels.compat import has_mosaic_gpu
 from tests.needs import needs_compiler
-from tests.pallas_kernels.compiled import NUM_ELEMS, compile_update
+from tests.pallas_kernels.compiled import (
+    NUM_ELEMS,
+    WIDTH,
+    compile_for_h100,
+    compile_update,
+)
 
 pytestmark = [
     needs_compiler,
@@ -56,3 +66,35 @@ def test_in_place_on_shards_and_no_byte_more_than_designed(name: str) -> None:
     assert (read + written) / NUM_ELEMS == pytest.approx(num_bytes, rel=0.05)
     fresh = 2 * NUM_ELEMS if name == "f32 under masters" else 0
     assert memory.output_bytes - memory.alias_bytes < fresh + 1e4
+
+
+def test_hundreds_of_small_leaves_are_not_hundreds_of_launches() -> None:
+    """Nor of fusions that lay them side by side; XLA alone makes one for each."""
+    tx = jzero.optim.adamw(1e-3, **GPU)
+    text = compile_update(tx, jnp.float32, num_small=130).as_text()
+    entry = text[text.index("\nENTRY") :]
+    assert entry.count('custom_call_target="mosaic_gpu') == 1 + 3
+    launches = re.findall(r" (?:fusion|custom-call|copy|slice|pad)\(", entry)
+    assert len(launches) < 40
+
+
+@pytest.mark.parametrize("bits", (8, 4))
+def test_quantizing_there_and_back_moves_nothing(bits: Any) -> None:
+    mesh = pod_mesh("h100:1x8")
+
+    def round_trip(values: jax.Array) -> Any:
+        codes, scales = quantize_blocks(values, bits=bits, **GPU)
+        back = dequantize_blocks(codes, scales, length=WIDTH, bits=bits, **GPU)
+        return codes, scales, back
+
+    sharding = NamedSharding(mesh, PartitionSpec("data"))
+    struct = jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32, sharding=sharding)
+    jitted = jax.jit(round_trip, out_shardings=sharding)
+    compiled = compile_for_h100(jitted, mesh, struct)
+    memory, text = read_memory(compiled), compiled.as_text()
+    assert text.count('custom_call_target="mosaic_gpu') == 2
+    assert not read_collectives(text)
+    assert memory.temp_bytes < 1e6
+    num_bytes = 4 + bits / 8 + 4 / 256 + 4  # values, codes, scales, values
+    read, written = memory.argument_bytes, memory.output_bytes
+    assert (read + written) / NUM_ELEMS == pytest.approx(num_bytes, rel=0.01)

@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import jzero
 from jzero.audit.memory import read_memory
 from jzero.audit.pods import pod_mesh
+from pallas_kernels.pallas_tpu import dequantize_rows, quantize_rows
 from tests.needs import needs_libtpu
 
 CASES: dict[str, tuple[Any, Any]] = {
@@ -25,13 +26,17 @@ CASES: dict[str, tuple[Any, Any]] = {
 }
 
 
+def one_chip() -> NamedSharding:
+    mesh = Mesh(pod_mesh("v5e:2x2").devices.ravel()[:1], ("data",))
+    return NamedSharding(mesh, PartitionSpec())
+
+
 @needs_libtpu
 @pytest.mark.parametrize("name", CASES)
 def test_it_compiles_in_place(name: str) -> None:
     options, dtype = CASES[name]
     tx = jzero.optim.adamw(1e-3, backend="pallas_tpu", **options)
-    mesh = Mesh(pod_mesh("v5e:2x2").devices.ravel()[:1], ("data",))
-    sharding = NamedSharding(mesh, PartitionSpec())
+    sharding = one_chip()
 
     def place(tree: Any) -> Any:
         return jax.tree.map(
@@ -51,3 +56,19 @@ def test_it_compiles_in_place(name: str) -> None:
     assert (compiled.as_text() or "").count("tpu_custom_call") == 2
     assert memory.temp_bytes < 1e6
     assert memory.output_bytes - memory.alias_bytes < 1e4
+
+
+@needs_libtpu
+@pytest.mark.parametrize("bits", (8, 4))
+def test_quantizing_compiles(bits: Any) -> None:
+    """Three blocks of rows, the last not full."""
+    struct = jax.ShapeDtypeStruct((600, 256), jnp.float32, sharding=one_chip())
+
+    @jax.jit
+    def round_trip(values: jax.Array) -> Any:
+        codes, scales = quantize_rows(values, bits=bits)
+        return codes, scales, dequantize_rows(codes, scales, bits=bits)
+
+    compiled = round_trip.lower(struct).compile()
+    assert (compiled.as_text() or "").count("tpu_custom_call") == 2
+    assert read_memory(compiled).temp_bytes < 1e6

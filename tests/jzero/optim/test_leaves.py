@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax.numpy as jnp
@@ -39,6 +40,26 @@ def test_embeddings_small_leaves_and_odd_shapes_stay_float32() -> None:
     assert len([t for t in tiles(keep_float32=()).values() if t]) == 3
     assert tiles(min_coded_elems=0)["['dense']['bias']"] == (256,)
     assert not any(tiles(is_coded=False).values())
+
+
+@pytest.mark.parametrize(
+    ("path", "is_kept"),
+    [
+        ("['params']['Embed_0']['embedding']", True),
+        ("['tokens_embed'].embedding", True),
+        ("['transformer']['wte']", True),
+        ("['unembed']['kernel']", False),
+        ("['embed_out']['kernel']", False),
+        ("['patch_embed']['kernel']", False),
+        ("['pos_embed']", False),
+        ("['PositionEmbedding_0']['embedding']", False),
+        ("['transformer']['wpe']", False),
+        ("['composed_embed']", True),
+        ("['head']['kernel']", False),
+    ],
+)
+def test_tables_of_tokens_alone_count_as_embeddings(path: str, is_kept: bool) -> None:
+    assert any(re.search(pattern, path) for pattern in EMBEDDINGS) is is_kept
 
 
 def test_other_dtypes_are_refused_by_name() -> None:
