@@ -16,7 +16,7 @@ SMALL = {"vocab": 64, "width": 32, "num_layers": 2, "num_heads": 2}
 @pytest.mark.parametrize("is_scanned", [False, True])
 def test_one_step_lowers_the_loss(is_scanned: bool) -> None:
     gpt = build_gpt(**SMALL, is_scanned=is_scanned, learning_rate=1e-2)
-    state = gpt.create(KEY, BATCH["x"])
+    state = jax.jit(gpt.create)(KEY, BATCH["x"])
     chex.assert_trees_all_equal_shapes_and_dtypes(
         state.params, gpt.state_shapes().params
     )
@@ -31,7 +31,7 @@ def test_one_step_lowers_the_loss(is_scanned: bool) -> None:
 def test_micro_batches_add_up_to_the_batch() -> None:
     whole = build_gpt(**SMALL, dtype=jnp.float32)
     parts = build_gpt(**SMALL, dtype=jnp.float32, num_micro_batches=4)
-    state = whole.create(KEY, BATCH["x"])
+    state = jax.jit(whole.create)(KEY, BATCH["x"])
     expected = jax.jit(whole.step)(state, BATCH)
     found = jax.jit(parts.step)(state, BATCH)
     chex.assert_trees_all_close(found[1], expected[1], rtol=1e-5)

@@ -31,7 +31,7 @@ from tests.needs import needs_compiler
 
 
 def compiled(pod: str, stage: int, is_scanned: bool) -> Figures:
-    case = Case(pod=pod, num_layers=3, width=256, num_tokens=128, is_scanned=is_scanned)
+    case = Case(pod=pod, num_layers=2, width=256, num_tokens=128, is_scanned=is_scanned)
     return compile_case(case, stage, way="arguments")
 
 
@@ -86,7 +86,7 @@ def test_the_annotated_step_trains_as_the_plain_one() -> None:
     gpt = build_gpt(vocab=VOCAB, width=128, num_layers=2, is_scanned=True)
     ids = jax.random.randint(jax.random.key(1), (16, 33), 0, VOCAB)
     batch = {"x": ids[:, :-1], "y": ids[:, 1:]}
-    state = gpt.create(jax.random.key(0), ids[:1, :8])
+    state = jax.jit(gpt.create)(jax.random.key(0), ids[:1, :8])
     shapes = batch_shapes(16, 32)
     lowered = lower_careful(
         TINY, gpt.state_shapes(), shapes, stage=3, mesh=mesh, vocab=VOCAB

@@ -17,8 +17,7 @@ def run(case: str, num_processes: int) -> list[dict[str, Any]]:
     return launch.run(WORKER, case, num_processes)
 
 
-@pytest.mark.parametrize("case", ("train1", "train3"))
-@pytest.mark.parametrize("num_processes", (2, 4))
+@pytest.mark.parametrize(("num_processes", "case"), [(4, "train1"), (2, "train3")])
 def test_the_same_losses_as_in_one_process(case: str, num_processes: int) -> None:
     (alone,) = run(case, 1)
     for seen in run(case, num_processes):

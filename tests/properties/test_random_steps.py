@@ -200,7 +200,7 @@ def build_step(spec: Spec, tx: Any) -> Callable[..., Any]:
 
 
 @given(SPECS)
-@settings(max_examples=15)
+@settings(max_examples=9)
 def test_random_steps_agree_with_one_device(spec: Spec) -> None:
     tx = OPTIMIZERS[spec.optimizer]()
     draw = lambda i: np.random.default_rng(i).normal(size=(ROWS, 16))  # noqa: E731
