@@ -40,6 +40,7 @@ from jzero.ir.inline import inline_calls
 from jzero.ir.order import in_order
 from jzero.ir.rules import BARRIER, is_array
 from jzero.ir.specs import Dims, to_dims
+from jzero.ir.stream_kernel import HostCompute
 from jzero.ir.stream_loop import StreamRun
 from jzero.ir.streams import Stream, Streams, done_reading, find_streams
 from jzero.ir.trace import TracedStep
@@ -81,7 +82,7 @@ def offload(step: TracedStep, plan: Plan) -> TracedStep:
         sizes=dict(plan.axis_sizes),
         window_bytes=settings.window_bytes,
         is_refetched=plan.placement.gather == "at_use",
-        computes_on_host=settings.compute == "host",
+        host=HostCompute.of(step, plan, settings),
     )
     return step.with_jaxpr(
         offloader.rewrite_step(step.jaxpr, is_in, is_out, dims, replaces)
@@ -121,7 +122,7 @@ class _Offloader:
     sizes: dict[str, int]
     window_bytes: int
     is_refetched: bool
-    computes_on_host: bool
+    host: HostCompute | None
 
     def rewrite_step(
         self,
@@ -224,7 +225,7 @@ class _Offloader:
         leaves = [editor.read(v) for v in stream.leaves]
         tiling = run.tiling(scope.dims, self.sizes, self.window_bytes)
         num_bytes = run.device_bytes(tiling)
-        if scope.is_paced and not self.computes_on_host:
+        if scope.is_paced and self.host is None:
             guards = scope.window.guards(num_bytes)
             replaced = [run.reuses[v] for v in run.host_outs if v in run.reuses]
             done = done_reading(scope.body, scope.streams, replaced, stream.level)
@@ -234,8 +235,9 @@ class _Offloader:
                 leaves = tied[: len(leaves)]
         now = dict(zip(stream.leaves, leaves, strict=True))
         atoms = [now.get(v, editor.read(v)) for v in run.inputs]
-        if self.computes_on_host:
-            outs = editor.insert(run.on_host, *atoms, like=like, scope=SCOPE)
+        if self.host is not None:
+            work = self.host.runs(run, scope.dims)
+            outs = editor.insert(work, *atoms, like=like, scope=SCOPE)
         elif tiling is not None and tiling.num_tiles > 1:
             outs = editor.insert(run.tiled(tiling), *atoms, like=like, scope=SCOPE)
         else:
@@ -372,7 +374,7 @@ class _Offloader:
             tied = editor.tie(*leaves, *guards, like=run.eqns[0], scope=SCOPE)
             leaves = tied[: len(leaves)]
         now: dict[Var, Atom] = dict(zip(stream.leaves, leaves, strict=True))
-        if not self.computes_on_host:
+        if self.host is None:
             return self._run_whole(run, now, scope)[0]
         atoms = [now.get(v, editor.read(v)) for v in run.inputs]
         return editor.insert(run.on_host, *atoms, like=run.eqns[0], scope=SCOPE)[0]

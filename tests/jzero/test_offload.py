@@ -36,6 +36,8 @@ WRONG: list[dict[str, Any]] = [
     {"optimizer": "host", "window": 0},
     {"optimizer": "host", "window": "half"},
     {"optimizer": "host", "compute": "gpu"},
+    {"optimizer": "host", "compute": "host", "kernels": "gcc"},
+    {"optimizer": "host", "kernels": "llvm"},
     {"optimizer": "host", "device_bytes": "80GB"},
     {"optimizer": "host", "ratio": "auto"},
     {"ratio": 0.5},
