@@ -12,22 +12,19 @@ import sys
 import time
 from typing import Any
 
+import torch
+from deepspeed.ops.adam import DeepSpeedCPUAdam
+
 
 def make(name: str, num_params: int) -> Any:
-    import torch
-
     param = torch.nn.Parameter(torch.zeros(num_params))
     param.grad = torch.full((num_params,), 1e-3)
     if name == "torch":
         return torch.optim.AdamW([param], lr=1e-3, fused=True)
-    from deepspeed.ops.adam import DeepSpeedCPUAdam
-
     return DeepSpeedCPUAdam([param], lr=1e-3)
 
 
 def main(name: str, num_params: str, num_threads: str) -> None:
-    import torch
-
     torch.set_num_threads(int(num_threads))
     optimizer = make(name, int(num_params))
     for _ in range(2):

@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping, Sequence
 from string import Template
-from typing import Any
 
 import jax
 

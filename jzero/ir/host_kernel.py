@@ -121,7 +121,7 @@ class HostKernel:
         for var, pointer in zip(self.outs, outs, strict=True):
             block.store(read(var), pointer, index)
 
-    def __call__(self, *arrays: Any) -> list[jax.Array]:
+    def run(self, *arrays: Any) -> list[jax.Array]:
         """Runs on arrays as each device holds them, inside `jax.jit`, on XLA:CPU.
 
         Args:
@@ -131,16 +131,17 @@ class HostKernel:
           The results.
         """
         kernel = self.text()
-        # The name follows from the text: programs that are kept on disk find it again.
-        name = f"jzero_{hashlib.sha256(kernel.encode()).hexdigest()[:24]}"
         counted = next(i for i, v in enumerate(self.inputs) if v.aval.shape)
-        handler = handler_text(
-            name,
-            "kernel",
-            num_inputs=len(self.inputs),
-            num_results=len(self.outs),
-            counted=counted,
-        )
+        settings = {
+            "num_inputs": len(self.inputs),
+            "num_results": len(self.outs),
+            "counted": counted,
+        }
+        # The name follows from the text: what is known once is not compiled again, and
+        # programs that are kept on disk find it in the next process.
+        whole = kernel + handler_text("", "kernel", **settings)
+        name = f"jzero_{hashlib.sha256(whole.encode()).hexdigest()[:24]}"
+        handler = handler_text(name, "kernel", **settings)
         register_handler(name, compile_text(handler + kernel, name))
         shape = arrays[counted].shape
         results = [jax.ShapeDtypeStruct(shape, v.aval.dtype) for v in self.outs]

@@ -103,12 +103,16 @@ class Block:
         return self.vector(_COMPUTED[dtype])
 
     def binary(self, op: str, a: Value, b: Value) -> Value:
-        """Appends an operation on two vectors of one type; the result is not rounded."""
-        return Value(self.emit(f"{op} {self.type_of(a.dtype)} {a.name}, {b.name}"), a.dtype)
+        """Appends an operation on vectors of one type; the result is not rounded."""
+        return Value(
+            self.emit(f"{op} {self.type_of(a.dtype)} {a.name}, {b.name}"), a.dtype
+        )
 
     def compare(self, op: str, a: Value, b: Value) -> Value:
         """Appends a comparison, such as `fcmp olt`."""
-        return Value(self.emit(f"{op} {self.type_of(a.dtype)} {a.name}, {b.name}"), "bool")
+        return Value(
+            self.emit(f"{op} {self.type_of(a.dtype)} {a.name}, {b.name}"), "bool"
+        )
 
     def select(self, is_one: Value, one: Value, other: Value) -> Value:
         """Appends a choice between two vectors, element by element."""
@@ -166,7 +170,9 @@ class Block:
 
     def _rounded_bfloat16(self, a: Value) -> Value:
         full = self.vector("float")
-        bits = Value(self.emit(f"bitcast {full} {a.name} to {self.vector('i32')}"), "uint32")
+        bits = Value(
+            self.emit(f"bitcast {full} {a.name} to {self.vector('i32')}"), "uint32"
+        )
         odd = self.binary("lshr", bits, self.constant(16, "uint32"))
         odd = self.binary("and", odd, self.constant(1, "uint32"))
         up = self.binary("add", bits, self.constant(0x7FFF, "uint32"))

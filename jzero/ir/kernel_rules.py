@@ -42,6 +42,9 @@ def why_not_covered(eqn: JaxprEqn) -> str | None:
         return f"{name} of {dtypes[0]}"
     if name in _LOGICAL and is_float:
         return f"{name} of {dtypes[0]}"
+    becomes_whole = name == "convert_element_type" and is_float
+    if becomes_whole and not Value("", dtypes[-1]).is_float and dtypes[-1] != "bool":
+        return f"{name} of {dtypes[0]} to {dtypes[-1]}"
     if name == "select_n" and (dtypes[0] != "bool" or len(eqn.invars) != 3):
         return f"{name} by {dtypes[0]}"
     return None

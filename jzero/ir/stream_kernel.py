@@ -70,8 +70,9 @@ class HostCompute:
         """
         if not self.has_kernels or not run.host_outs:
             return run.on_host
-        lying = [dims[v] for v in run.stream.leaves if v in dims]
-        return _on_shards(run, lying[0], self.mesh)
+        known = [dims[v] for v in run.stream.leaves if v in dims]
+        whole = (None,) * len(run.stream.leaves[0].aval.shape)
+        return _on_shards(run, known[0] if known else whole, self.mesh)
 
 
 def _on_shards(run: StreamRun, dims: Dims, mesh: Mesh) -> Run:
@@ -86,7 +87,7 @@ def _on_shards(run: StreamRun, dims: Dims, mesh: Mesh) -> Run:
     )
     spec = to_spec(dims)
     shards = jax.shard_map(
-        kernel,
+        kernel.run,
         mesh=mesh,
         in_specs=tuple(spec if v.aval.shape else PartitionSpec() for v in inputs),
         out_specs=[spec] * len(outs),

@@ -231,17 +231,16 @@ class _Offloader:
             done = done_reading(scope.body, scope.streams, replaced, stream.level)
             guards += [editor.read(v) for v in done]
             if guards:
-                tied = editor.tie(*leaves, *guards, like=like, scope=SCOPE)
-                leaves = tied[: len(leaves)]
-        now = dict(zip(stream.leaves, leaves, strict=True))
+                leaves = editor.tie(*leaves, *guards, like=like, scope=SCOPE)
+        now = dict(zip(stream.leaves, leaves, strict=False))  # guards follow
         atoms = [now.get(v, editor.read(v)) for v in run.inputs]
-        if self.host is not None:
-            work = self.host.runs(run, scope.dims)
-            outs = editor.insert(work, *atoms, like=like, scope=SCOPE)
-        elif tiling is not None and tiling.num_tiles > 1:
-            outs = editor.insert(run.tiled(tiling), *atoms, like=like, scope=SCOPE)
-        else:
+        work = None if self.host is None else self.host.runs(run, scope.dims)
+        if work is None and tiling is not None and tiling.num_tiles > 1:
+            work = run.tiled(tiling)
+        if work is None:
             outs = self._run_whole(run, now, scope)
+        else:
+            outs = editor.insert(work, *atoms, like=like, scope=SCOPE)
         for var, new in zip(stream.outs, outs, strict=True):
             if var not in run.host_outs:
                 editor.rename(var, new)
@@ -371,9 +370,8 @@ class _Offloader:
         run = scope.run_of(stream)
         leaves = [editor.read(v) for v in stream.leaves]
         if guards:
-            tied = editor.tie(*leaves, *guards, like=run.eqns[0], scope=SCOPE)
-            leaves = tied[: len(leaves)]
-        now: dict[Var, Atom] = dict(zip(stream.leaves, leaves, strict=True))
+            leaves = editor.tie(*leaves, *guards, like=run.eqns[0], scope=SCOPE)
+        now: dict[Var, Atom] = dict(zip(stream.leaves, leaves, strict=False))
         if self.host is None:
             return self._run_whole(run, now, scope)[0]
         atoms = [now.get(v, editor.read(v)) for v in run.inputs]
