@@ -23,7 +23,7 @@ A, B = (jnp.asarray(x) for x in PAIRS)
 REAL: dict[str, Callable[[Any, Any], Any]] = {
     "abs": lambda a, b: abs(a),
     "add": lambda a, b: a + b,
-    "clamp": lambda a, b: jnp.clip(a, -1, 3),
+    "clamp": lambda a, b: lax.clamp(a.dtype.type(-1), a, a.dtype.type(3)),
     "div": lambda a, b: a / b,
     "eq": lambda a, b: a == b,
     "ge": lambda a, b: a >= b,
@@ -63,7 +63,9 @@ def check(rules: dict[str, Any], a: jax.Array, b: jax.Array) -> None:
             np.asarray(x, np.float64 if jnp.issubdtype(x.dtype, jnp.floating) else None)
             for x in (got, wanted)
         )
-        np.testing.assert_array_equal(one, other, err_msg=name)
+        # XLA may refine an estimate of the inverse root, to the last bit but one.
+        rtol = 2 * jnp.finfo(got.dtype).eps if name == "rsqrt" else 0
+        np.testing.assert_allclose(one, other, rtol=rtol, atol=0, err_msg=name)
         if other.dtype == np.float64:
             signs = [np.signbit(x)[~np.isnan(other)] for x in (one, other)]
             np.testing.assert_array_equal(*signs, err_msg=name)
