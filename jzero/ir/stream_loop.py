@@ -183,7 +183,9 @@ class StreamRun:
         for var in read & self.spread.keys():
             scalar = self.spread[var]
             value = values[scalar] if is_var(scalar) else scalar.val
-            values[var] = jnp.broadcast_to(value, shape).astype(var.aval.dtype)
+            full = jnp.broadcast_to(value, shape).astype(var.aval.dtype)
+            is_below = any(is_on_host(jax.typeof(x)) for x in values.values())
+            values[var] = to_host(full) if is_below else full
         for eqn in eqns:
             operands = [values[v] if is_var(v) else v.val for v in eqn.invars]
             values[eqn.outvars[0]] = eqn.primitive.bind(*operands, **eqn.params)

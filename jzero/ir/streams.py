@@ -12,7 +12,7 @@ stream of a lower level never waits for one of a higher or of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jzero.compat.jaxpr import AnyJaxpr, Atom, DropVar, JaxprEqn, Var, inner, is_var
@@ -82,6 +82,7 @@ def find_streams(jaxpr: AnyJaxpr, offloaded: Sequence[Var]) -> Streams:
             maker = flow.maker[var]
             if levels[maker] == level:
                 groups.join(index, maker)
+    _join_updates(body, groups, flow, levels)
     readers: dict[Var, set[int]] = {}
     for index, eqn in enumerate(body.eqns):
         for var in eqn.invars:
@@ -137,6 +138,27 @@ def done_reading(
         if streams.levels.get(small, 0) <= level and small.aval.size <= 1:
             done.append(small)
     return done
+
+
+def _join_updates(
+    body: AnyJaxpr, groups: _Groups, flow: _Flow, levels: Mapping[int, int]
+) -> None:
+    """Makes one stream of updates that read the same leaf, on one level.
+
+    A moment and the step that follows from its old value may share nothing else, as
+    in Lion. Apart, each would copy the leaf in, and the one that replaces it in place
+    would have the compiler keep a copy for the other.
+    """
+    returned = {v for v in body.outvars if is_var(v)}
+    first: dict[tuple[Var, int], int] = {}
+    for group in groups.all():
+        eqns = [body.eqns[i] for i in group]
+        if returned.isdisjoint(e.outvars[0] for e in eqns):
+            continue
+        read = {v for e in eqns for v in e.invars if is_var(v)}
+        for var in read & flow.offloaded:
+            leaf = flow.aliases.get(var, var)
+            groups.join(group[0], first.setdefault((leaf, levels[group[0]]), group[0]))
 
 
 def _draw_in(

@@ -70,8 +70,7 @@ OPTIMIZERS: dict[str, tuple[optax.GradientTransformation, int]] = {
     "adagrad": (optax.adagrad(1e-2), 1),
     "adamax": (optax.adamax(1e-2), 1),
     "amsgrad": (optax.amsgrad(1e-2), 1),
-    # Its update and its moment share nothing but what they read.
-    "lion": (optax.lion(1e-2), 2),
+    "lion": (optax.lion(1e-2), 1),
     # The norm of an update stands between two halves of it.
     "lamb": (optax.lamb(1e-2), 2),
     "momentum": (optax.sgd(1e-2, momentum=0.9, nesterov=True), 1),
