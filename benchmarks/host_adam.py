@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,12 @@ from benchmarks.document import markdown_table
 
 ROOT = Path(__file__).parents[1]
 PEERS = ROOT / "out" / "peers-venv" / "bin" / "python"
+KERNEL = 'jzero, kernels="llvm"'
 OFFLOADS = {
-    "XLA:CPU": jzero.Offload(optimizer="host", params="host", compute="host"),
-    "jzero kernel": jzero.Offload(
+    'jzero, kernels="xla"': jzero.Offload(
+        optimizer="host", params="host", compute="host"
+    ),
+    KERNEL: jzero.Offload(
         optimizer="host", params="host", compute="host", kernels="llvm"
     ),
 }
@@ -119,19 +123,17 @@ def measure(
 ) -> dict[str, float]:
     """Returns the median of updated parameters per second, in billions."""
     processes: dict[str, subprocess.Popen[str]] = {}
-    try:
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    with ExitStack() as stack:
         for name in names:
-            processes[name] = start(name, num_params, num_threads)
-            _answer(processes[name])
-        seconds: dict[str, list[float]] = {name: [] for name in names}
+            process = stack.enter_context(start(name, num_params, num_threads))
+            stack.callback(process.kill)
+            processes[name] = process
+            _answer(process)
         for _ in range(num_rounds):
             for name, process in processes.items():
                 seconds[name].append(ask(process))
-        return {k: num_params / float(np.median(v)) / 1e9 for k, v in seconds.items()}
-    finally:
-        for process in processes.values():
-            process.kill()
-            process.wait()
+    return {k: num_params / float(np.median(v)) / 1e9 for k, v in seconds.items()}
 
 
 def time_host_adam(

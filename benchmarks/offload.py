@@ -2,7 +2,7 @@
 
     python -m benchmarks.offload             # compiled for H100s, into docs/offload.md
     python -m benchmarks.offload --time      # on these CPUs, into the terminal
-    python -m benchmarks.offload --host-adam # parameters per second of an update
+    python -m benchmarks.offload --host-adam # an update alone, beside DeepSpeed's
 
 The compiled part runs nothing: bytes are the compiler's. The timed parts interleave
 what they compare, since timings drift, and print ratios.
@@ -27,6 +27,7 @@ import optax
 
 import jzero
 from benchmarks.document import markdown_table, write_part
+from benchmarks.host_adam import time_host_adam
 from jzero.audit.pods import pod_mesh
 from jzero.audit.step_report import StepReport
 from tests.gpt_model import batch_shapes, build_gpt
@@ -190,27 +191,6 @@ def time_steps(num_rounds: int = 12) -> None:
     base = float(np.median(seconds["no offload"][2:]))
     for name, values in seconds.items():
         print(f"{name}: {np.median(values[2:]) / base:.2f} x the time of a step")
-
-
-def time_host_adam(num_params: int = 10**8, num_rounds: int = 5) -> None:
-    """Prints parameters per second of Adam in host memory, as XLA compiles it."""
-    tx = optax.adam(1e-3)
-
-    def step(params: jax.Array, opt_state: Any, grads: jax.Array) -> Any:
-        updates, opt_state = tx.update(grads, opt_state, params)
-        return optax.apply_updates(params, updates), opt_state
-
-    params = jnp.zeros(num_params)
-    grads = jnp.full(num_params, 1e-3)
-    opt_state = tx.init(params)
-    run = jax.jit(step, donate_argnums=(0, 1))
-    rates = []
-    for _ in range(num_rounds + 1):
-        start = time.perf_counter()
-        params, opt_state = run(params, opt_state, grads)
-        jax.block_until_ready(params)
-        rates.append(num_params / (time.perf_counter() - start) / 1e9)
-    print(f"XLA:CPU, {os.cpu_count()} threads: {max(rates[1:]):.2f} G parameters/s")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

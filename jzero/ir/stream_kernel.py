@@ -111,8 +111,8 @@ def _check_platform(mesh: Mesh) -> None:
     if platform != "cpu":
         raise ConfigError(
             f'Offload(kernels="llvm") runs on the CPU backend; the mesh is of '
-            f"{platform!r} devices, whose host computations XLA compiles alone.\n"
-            'Remedy: Offload(compute="host") without kernels.'
+            f"{platform!r} devices. In their host computations it was never tried.\n"
+            'Remedy: leave kernels out: Offload(compute="host") has XLA compile them.'
         )
 
 

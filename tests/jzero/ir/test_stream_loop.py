@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jzero.compat.jaxpr import inner
 from jzero.compat.memory import to_host
+from jzero.ir.inline import inline_calls
 from jzero.ir.stream_loop import StreamRun
 from jzero.ir.streams import find_streams
 from tests.end_to_end.oracle import mesh_of
@@ -114,6 +115,19 @@ def test_on_the_host() -> None:
     assert [x.sharding.memory_kind for x in got] == ["pinned_host", "device"]
     for one, other in zip(got, wanted(run, arrays), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_a_repeated_number_on_the_host() -> None:
+    array = jnp.arange(-4.0, 4.0)
+    jaxpr = jax.make_jaxpr(lambda m: jnp.where(m > 0, m, jnp.ones(8)))(array)
+    body = inner(inline_calls(jaxpr, [True]))
+    found = find_streams(body, body.invars)
+    run = StreamRun.of(
+        found.all[0], body, found.made_at, host_outs=frozenset(), replaces={}
+    )
+    assert len(run.spread) == 1
+    (got,) = jax.jit(lambda x: run.on_host(to_host(x)))(array)
+    np.testing.assert_array_equal(got, jnp.maximum(array, jnp.where(array > 0, 0, 1)))
 
 
 def test_a_parameter_on_the_device_stays_there() -> None:

@@ -40,6 +40,25 @@ def test_an_update_is_one_stream() -> None:
     assert len(stream.operands) == 2  # gradient and parameter
 
 
+def test_updates_that_read_the_same_leaf_are_one_stream() -> None:
+    def lion(m: Any, g: Any, p: Any) -> Any:
+        return 0.99 * m + 0.01 * g, p - 0.1 * jnp.sign(0.9 * m + 0.1 * g)
+
+    found, _ = streams_of(lion, W, W, W)
+    (stream,) = found.all
+    assert len(stream.leaves) == 1
+    assert len(stream.outs) == 2
+
+
+def test_a_second_use_within_the_body_is_a_stream_of_its_own() -> None:
+    def step(p: Any, x: Any) -> Any:
+        half = p.astype(jnp.bfloat16)
+        return p * 0.9, (x @ half).sum()
+
+    found, _ = streams_of(step, W, W.astype(jnp.bfloat16))
+    assert [len(s.eqns) for s in found.all] == [1, 1]
+
+
 def test_two_leaves_are_two_streams() -> None:
     def both(m: Any, n: Any, g: Any) -> Any:
         return m * 0.9 + g, n * 0.9 + g
