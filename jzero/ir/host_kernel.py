@@ -101,6 +101,12 @@ class HostKernel:
         """
         index = f"%index.{block.prefix}"
         values: dict[Var, Value] = {}
+        replaced = set(self.reuses.values())
+        for var, pointer in zip(self.inputs, pointers, strict=False):
+            if var.aval.shape and block.lanes > 1:
+                is_written = var in replaced
+                dtype = str(var.aval.dtype)
+                block.prefetch(pointer, index, dtype, is_written=is_written)
         for var, pointer in zip(self.inputs, pointers, strict=False):
             dtype = str(var.aval.dtype)
             values[var] = (

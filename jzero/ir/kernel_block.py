@@ -37,6 +37,10 @@ _COMPUTED = {
 }
 # dtype -> type in memory, where it differs.
 _STORED = {"bool": "i8", "bfloat16": "i16", "float16": "half"}
+_LINE_BYTES = 64
+# How far ahead of the block memory is fetched: measured, on one Xeon, to gain a fifth
+# over what the processor fetches by itself; half and twice as far gain less.
+_AHEAD_BYTES = 1024
 _SUFFIX = {"float": "f32", "double": "f64"}
 
 
@@ -203,6 +207,27 @@ class Block:
         zeros = f"{self.vector('i32')} zeroinitializer"
         name = self.emit(f"shufflevector {many} {first}, {many} poison, {zeros}")
         return replace(self._widened(name, dtype), is_repeated=True)
+
+    def prefetch(
+        self, pointer: str, index: str, dtype: str, *, is_written: bool
+    ) -> None:
+        """Appends a hint to fetch what will be read a little later.
+
+        Args:
+          pointer: of the array.
+          index: where the block is now.
+          dtype: of its elements.
+          is_written: whether results will be written in its place.
+        """
+        self.intrinsics.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        kind = self.stored_type(dtype)
+        here = self.emit(f"getelementptr {kind}, ptr {pointer}, i64 {index}")
+        num_bytes = self.lanes * jnp.dtype(dtype).itemsize
+        for start in range(0, num_bytes, _LINE_BYTES):
+            ahead = _AHEAD_BYTES + start
+            line = self.emit(f"getelementptr i8, ptr {here}, i64 {ahead}")
+            hint = f"i32 {int(is_written)}, i32 3, i32 1"
+            self.lines.append(f"  call void @llvm.prefetch.p0(ptr {line}, {hint})")
 
     def _widened(self, name: str, dtype: str) -> Value:
         """Elements as they lie in memory -> as they are computed with."""
