@@ -61,6 +61,15 @@ def test_a_constant_is_rounded_to_its_dtype() -> None:
     assert block.constant(True, "bool").name == "<i1 1, i1 1>"
 
 
+def test_each_line_of_memory_is_fetched_ahead_once() -> None:
+    block = Block(32, "v")
+    block.prefetch("%p", "%i", "float32", is_written=True)
+    hints = [line for line in block.lines if "@llvm.prefetch" in line]
+    assert len(hints) == 2
+    assert all("i32 1, i32 3, i32 1" in hint for hint in hints)
+    assert sum("i64 1024" in line or "i64 1088" in line for line in block.lines) == 2
+
+
 def test_what_is_not_known() -> None:
     assert is_computable(jnp.dtype("float16"))
     assert not is_computable(jnp.dtype("complex64"))
