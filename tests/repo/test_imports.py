@@ -10,8 +10,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 LISTS = """
 import sys, jzero
-print(*sorted(name for name in ("orbax.checkpoint", "tensorstore", "flax", "optax")
-              if name in sys.modules))
+names = "orbax.checkpoint", "tensorstore", "flax", "optax", "llvmlite"
+print(*sorted(name for name in names if name in sys.modules))
 """
 
 WITHOUT_ORBAX = """
