@@ -143,9 +143,7 @@ def test_bfloat16_parameters_and_moments_of_odd_sizes() -> None:
     state = step.shard((params, tx.init(params)))
     new, opt_state, grads = step(*state, x)
     # The same gradients, or the two would drift by more than the update's rounding.
-    updates, wanted = tx.update(
-        jax.tree.map(np.asarray, grads), tx.init(params), params
-    )
+    updates, wanted = jax.jit(tx.update)(grads, tx.init(params), params)
     for name, got in new.items():
         want = np.asarray(params[name] + updates[name], np.float32)
         assert got.dtype == jnp.bfloat16

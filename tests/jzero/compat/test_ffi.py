@@ -84,7 +84,7 @@ def test_in_place() -> None:
 
 def test_many_at_once_share_the_threads() -> None:
     """More handlers than threads, each with work for all: none waits for ever."""
-    xs = [jnp.full(40 * RUN, i, jnp.float32) for i in range(24)]
+    xs = [jnp.full(10 * RUN, i, jnp.float32) for i in range(24)]
     run = jax.jit(lambda *xs: [add_one(add_one(x)) for x in xs])
     for _ in range(5):
         totals = [float(y.min() + y.max()) for y in run(*xs)]
