@@ -157,7 +157,7 @@ def _join_updates(
             continue
         read = {v for e in eqns for v in e.invars if is_var(v)}
         for var in read & flow.offloaded:
-            leaf = flow.aliases[var] if var in flow.aliases else var
+            leaf: Var = flow.aliases.get(var, var)
             groups.join(group[0], first.setdefault((leaf, levels[group[0]]), group[0]))
 
 

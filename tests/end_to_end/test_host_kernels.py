@@ -56,9 +56,8 @@ def check(
         assert calls(step, params, tx.init(params), rows(0)) == num_kernels
 
 
-@pytest.mark.parametrize(
-    ("stage", "offload"), [(0, ALONE), (1, BOTH), (2, ALONE), (3, BOTH)]
-)
+# Stage 2 is that of the test in float32 below.
+@pytest.mark.parametrize(("stage", "offload"), [(0, BOTH), (1, ALONE), (3, ALONE)])
 def test_every_stage(stage: int, offload: Offload) -> None:
     tx = optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(1e-2))
     check(tx, offload=offload, stage=stage)
