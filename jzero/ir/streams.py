@@ -156,8 +156,8 @@ def _join_updates(
         if returned.isdisjoint(e.outvars[0] for e in eqns):
             continue
         read = {v for e in eqns for v in e.invars if is_var(v)}
-        for var in read & flow.offloaded:
-            leaf: Var = flow.aliases.get(var, var)
+        for var in flow.offloaded & read:
+            leaf = flow.aliases.get(var, var)
             groups.join(group[0], first.setdefault((leaf, levels[group[0]]), group[0]))
 
 
