@@ -27,13 +27,13 @@ from benchmarks.document import markdown_table
 
 ROOT = Path(__file__).parents[1]
 PEERS = ROOT / "out" / "peers-venv" / "bin" / "python"
-KERNEL = 'jzero, kernels="llvm"'
+KERNEL = 'jzero, compiler="llvm"'
 OFFLOADS = {
-    'jzero, kernels="xla"': jzero.Offload(
+    'jzero, compiler="xla"': jzero.Offload(
         optimizer="host", params="host", compute="host"
     ),
     KERNEL: jzero.Offload(
-        optimizer="host", params="host", compute="host", kernels="llvm"
+        optimizer="host", params="host", compute="host", compiler="llvm"
     ),
 }
 RIVALS = {"torch fused AdamW": "torch", "DeepSpeedCPUAdam": "deepspeed"}

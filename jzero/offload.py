@@ -32,7 +32,7 @@ class Offload:
         compute: Where the update of offloaded leaves is computed. "device" streams
             them through; "host" computes where they lie: gradients go down, and
             only what the device needs of the result comes up.
-        kernels: Who compiles an update on the host. "xla", or "llvm": one loop that
+        compiler: Who compiles an update on the host. "xla", or "llvm": one loop that
             reads every array once, on the CPU backend, with `jzero[host-kernels]`.
         activations: Names (`jax.ad_checkpoint.checkpoint_name`) of activations that
             blocks under `jax.checkpoint` save, and that wait for the backward pass in
@@ -55,7 +55,7 @@ class Offload:
     ratio: float | Literal["auto"]
     window: int
     compute: Literal["device", "host"]
-    kernels: Literal["xla", "llvm"]
+    compiler: Literal["xla", "llvm"]
     activations: tuple[str, ...]
     device_bytes: int | None
 
@@ -68,7 +68,7 @@ class Offload:
         ratio: float | Literal["auto"] = 1.0,
         window: int | str = 512 * MIB,
         compute: Literal["device", "host"] = "device",
-        kernels: Literal["xla", "llvm"] = "xla",
+        compiler: Literal["xla", "llvm"] = "xla",
         activations: str | Iterable[str] = (),
         device_bytes: int | str | None = None,
     ) -> None:
@@ -79,7 +79,9 @@ class Offload:
             "ratio": _ratio(ratio),
             "window": parse_bytes(window, "window", of="Offload"),
             "compute": check_choice(compute, places, "compute", of="Offload"),
-            "kernels": check_choice(kernels, ("xla", "llvm"), "kernels", of="Offload"),
+            "compiler": check_choice(
+                compiler, ("xla", "llvm"), "compiler", of="Offload"
+            ),
             "activations": check_texts(
                 activations, "activations", "names of activations", of="Offload"
             ),
@@ -101,10 +103,10 @@ class Offload:
                 "state is offloaded.\n"
                 'Remedy: add optimizer="host" or params="host".'
             )
-        if kernels != "xla" and compute != "host":
+        if compiler != "xla" and compute != "host":
             raise ConfigError(
-                f"Offload(kernels={kernels!r}) has no effect: updates are not computed "
-                "on the host.\n"
+                f"Offload(compiler={compiler!r}) has no effect: updates are not "
+                "computed on the host.\n"
                 'Remedy: add compute="host".'
             )
         for name, value in values.items():

@@ -30,7 +30,7 @@ def load_llvm() -> Any:
         binding = importlib.import_module("llvmlite.binding")
     except ModuleNotFoundError as error:
         raise ConfigError(
-            'Offload(kernels="llvm") needs llvmlite.\n'
+            'Offload(compiler="llvm") needs llvmlite.\n'
             'Remedy: pip install "jzero[host-kernels]"'
         ) from error
     return binding

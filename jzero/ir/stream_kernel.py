@@ -53,7 +53,7 @@ class HostCompute:
         """
         if offload.compute != "host":
             return None
-        has_kernels = offload.kernels == "llvm"
+        has_kernels = offload.compiler == "llvm"
         if has_kernels:
             _check_platform(step.mesh)
             load_llvm()
@@ -110,9 +110,9 @@ def _check_platform(mesh: Mesh) -> None:
     platform = mesh.devices.flat[0].platform
     if platform != "cpu":
         raise ConfigError(
-            f'Offload(kernels="llvm") runs on the CPU backend; the mesh is of '
-            f"{platform!r} devices. In their host computations it was never tried.\n"
-            'Remedy: leave kernels out: Offload(compute="host") has XLA compile them.'
+            f'Offload(compiler="llvm") runs on the CPU backend; the mesh is of '
+            f"{platform!r} devices. Its code was never tried there.\n"
+            "Remedy: leave compiler out, and XLA compiles the update."
         )
 
 
@@ -146,9 +146,9 @@ def _check_updates(step: TracedStep, plan: Plan) -> None:
     if rows:
         raise ConfigError(
             format_problem(
-                'Offload(kernels="llvm") runs updates that are element-wise arithmetic '
-                "with real numbers. It cannot run those of:",
+                'Offload(compiler="llvm") runs updates that are element-wise '
+                "arithmetic. It cannot run those of:",
                 rows,
-                'leave kernels out: Offload(compute="host") has XLA compile them.',
+                "leave compiler out, and XLA compiles the update.",
             )
         )

@@ -18,8 +18,8 @@ from tests.end_to_end.oracle import check_parity, mesh_of
 from tests.end_to_end.small import mlp, mlp_params, rows, step_of
 
 MLP = mlp_params()
-BOTH = Offload(optimizer="host", params="host", compute="host", kernels="llvm")
-ALONE = Offload(optimizer="host", compute="host", kernels="llvm")
+BOTH = Offload(optimizer="host", params="host", compute="host", compiler="llvm")
+ALONE = Offload(optimizer="host", compute="host", compiler="llvm")
 
 
 def config_of(offload: Offload) -> ZeroConfig:
@@ -94,7 +94,7 @@ def test_optimizers() -> None:
 
 def test_half_of_it() -> None:
     half = Offload(
-        optimizer="host", params="host", compute="host", kernels="llvm", ratio=0.5
+        optimizer="host", params="host", compute="host", compiler="llvm", ratio=0.5
     )
     params = mlp_params()
     tx = optax.adam(1e-2)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jzero.ir.host_kernel import HostKernel
-from tests.jzero.ir.kernels import kernel_of
+from tests.jzero.ir.loops import kernel_of
 
 
 def momentum(p: Any, m: Any, g: Any, rate: Any) -> list[Any]:

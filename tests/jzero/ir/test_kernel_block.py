@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jzero.ir.kernel_block import Block, is_computable
-from tests.jzero.ir.kernels import run
+from tests.jzero.ir.loops import run
 
 HALVES = np.arange(2**16, dtype=np.uint16)
 # Every sign, exponent and leading digit of float32, with digits that decide rounding.

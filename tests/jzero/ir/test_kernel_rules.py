@@ -14,7 +14,7 @@ from jax import lax
 
 from jzero.compat.jaxpr import inner
 from jzero.ir.kernel_rules import why_not_covered
-from tests.jzero.ir.kernels import run
+from tests.jzero.ir.loops import run
 
 EDGES = [0.0, -0.0, 1.0, -1.5, 3.25, 1e-30, -2e30, 3e38, np.inf, -np.inf, np.nan]
 PAIRS = np.array(list(product(EDGES, EDGES)), np.float32).T

@@ -22,7 +22,7 @@ from tests.jzero.passes.steps import trace_step
 from tests.needs import needs_compiler
 
 W = np.ones((16, 16), np.float32)
-KERNELS = Offload(optimizer="host", params="host", compute="host", kernels="llvm")
+KERNELS = Offload(optimizer="host", params="host", compute="host", compiler="llvm")
 
 
 def traced(
@@ -55,7 +55,7 @@ def test_xla_and_the_device_are_not_checked() -> None:
 
 def test_every_leaf_is_named_with_what_is_missing() -> None:
     step, plan = traced(optax.sgd(1e-3), lambda g: jax.tree.map(jnp.tanh, g))
-    with pytest.raises(ConfigError, match="Remedy: leave kernels out") as caught:
+    with pytest.raises(ConfigError, match="Remedy: leave compiler out") as caught:
         HostCompute.of(step, plan, KERNELS)
     for leaf in plan.state:
         row = [x for x in str(caught.value).splitlines() if leaf.path in x]
