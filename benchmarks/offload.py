@@ -197,11 +197,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--time", action="store_true")
     parser.add_argument("--host-adam", action="store_true")
+    parser.add_argument("--params", type=int, default=10**8, help="of --host-adam")
     args = parser.parse_args(arguments)
     if args.time:
         time_steps()
     if args.host_adam:
-        time_host_adam()
+        time_host_adam(args.params)
     if not args.time and not args.host_adam:
         write_document(Size())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from benchmarks.host_adam import KERNEL, OFFLOADS, measure, update_step
+from benchmarks.host_adam import BEST, KERNEL, OFFLOADS, measure, row_of, update_step
 
 
 def test_both_ways_of_the_update_agree() -> None:
@@ -18,7 +18,15 @@ def test_both_ways_of_the_update_agree() -> None:
         np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
-def test_a_contender_answers_with_its_rate() -> None:
+def test_a_contender_answers_with_its_rates() -> None:
     rates = measure([KERNEL], 1000, num_threads=1, num_rounds=2)
     assert list(rates) == [KERNEL]
-    assert rates[KERNEL] > 0
+    assert len(rates[KERNEL]) == 2
+    assert min(rates[KERNEL]) > 0
+
+
+def test_a_row_has_median_and_fastest_beside_the_rival() -> None:
+    rates = {KERNEL: [0.5, 0.8, 0.6], BEST: [0.5, 0.4, 1.0]}
+    row = row_of(KERNEL, 2, rates)
+    assert row == [KERNEL, "2", "0.60", "1.20", "0.80", "0.80"]
+    assert row_of(KERNEL, 1, {KERNEL: [0.5]})[2:] == ["0.50", "-", "0.50", "-"]
