@@ -34,7 +34,8 @@ ALGORITHM = "xxh3_64"
 
 # Orbax rewrites its record of a step when it commits it, after these sums are taken.
 _CHANGES_LATER = frozenset({"_CHECKPOINT_METADATA", "commit_success.txt"})
-_BLOCK_BYTES = 4 * 2**20
+# Small enough for a block to be hashed while it is still in the cache of the core.
+_BLOCK_BYTES = 256 * 2**10
 _NUM_THREADS = 4
 
 
