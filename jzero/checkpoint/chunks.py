@@ -59,7 +59,7 @@ def cut_shape(
         >>> cut_shape((12, 8), (12, 8), max_elems=24)
         (6, 4)
         >>> cut_shape((12, 8), (12, 2), max_elems=12)
-        (6, 2)
+        (12, 1)
     """
     cut = list(local_shape)
     may_cut = [c != s for c, s in zip(cut, shape, strict=True)]

@@ -32,7 +32,7 @@ __all__ = ["Wanted", "read_arrays"]
 _LEAST_BYTES = 16 * 2**20
 _MOST_BYTES = 128 * 2**20
 # What is read at once, and what is read whole without a look at who wants what.
-_PIECE_BYTES = 8 * 2**20
+_PIECE_BYTES = 4 * 2**20
 _SMALL_BYTES = 2**20
 
 
@@ -67,7 +67,7 @@ def read_arrays(wanted: Sequence[Wanted]) -> list[jax.Array]:
     arriving = [_Arriving(each, buffers) for each in wanted]
     largest_bytes = max((each.local_bytes for each in arriving), default=0)
     # Half a leaf, since the allocator keeps memory that is free.
-    limit_bytes = min(max(largest_bytes // 2, _LEAST_BYTES), _MOST_BYTES)
+    limit_bytes = min(max(largest_bytes // 4, _LEAST_BYTES), _MOST_BYTES)
     _Stream(limit_bytes).run(arriving)
     return [each.array() for each in arriving]
 
@@ -119,8 +119,10 @@ class _Arriving:
     def read_bytes(self, read: Read) -> int:
         """The bytes that a read takes beside the parts themselves."""
         stored = self.wanted.array
-        # Chunks as they come, decoded if that is another thing, and put together.
-        copies = 1 + self._is_compressed + (len(read.parts) > 1)
+        # What comes from the store, what is made of it (numbers of compressed chunks,
+        # texts of runs), and what is put together before it is cut up.
+        is_made = self._is_compressed or stored.raw is not None
+        copies = 1 + is_made + (len(read.parts) > 1)
         return copies * read.slab.size_elems * stored.dtype.itemsize
 
     def start(self, read: Read) -> _Running:
