@@ -209,6 +209,7 @@ class Checkpointer:
         report = compare(manifest, wanted)
         raise_mismatch(report, str(found.folder))
         read = restore_leaves(found, manifest, birth.view, report)
+        self._meeting.wait("restore_or_init(): reading")
         restore_data(found, data)
         state = birth.view.assemble(fill_up(birth.view, read, None))
         return state, found.step + 1
@@ -259,6 +260,7 @@ class Checkpointer:
         if strict:
             raise_mismatch(report, str(found.folder))
         read = restore_leaves(found, manifest, view, report)
+        self._meeting.wait(f"{call}: reading")
         leaves = fill_up(view, read, birth)
         restore_data(found, data)
         state = view.assemble(leaves)
