@@ -81,11 +81,14 @@ def read_leaves(
         )
     )
     return [
-        _as_wanted(next(read), target)
-        if leaf.size_elems
-        else place_leaf(np.zeros(leaf.shape, target.dtype), target.sharding)
-        for target, leaf in zip(targets, stored, strict=True)
+        _as_wanted(next(read) if leaf.size_elems else _empty(struct), target)
+        for target, leaf, struct in zip(targets, stored, structs, strict=True)
     ]
+
+
+def _empty(struct: jax.ShapeDtypeStruct) -> jax.Array:
+    """Makes an array without elements, which the store does not hold."""
+    return place_leaf(np.zeros(struct.shape, struct.dtype), struct.sharding)
 
 
 def _check(

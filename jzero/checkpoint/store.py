@@ -253,6 +253,8 @@ def _read_json(path: epath.Path) -> Any:
 def _spec(folder: epath.Path, name: str, about: dict[str, Any]) -> dict[str, Any]:
     """Says to TensorStore where an array is, in the layout that the folder tells."""
     where = str(folder)
+    # The name of an array may end with "/": that of a leaf with an empty key.
+    name = name.removesuffix("/") + "/"
     remote = "://" in where
     base: Any = (
         where.rstrip("/") + "/" if remote else {"driver": "file", "path": f"{where}/"}
@@ -261,13 +263,13 @@ def _spec(folder: epath.Path, name: str, about: dict[str, Any]) -> dict[str, Any
         kvstore: Any = {
             "driver": "ocdbt",
             "base": base,
-            "path": f"{name}/",
+            "path": name,
             "cache_pool": "cache_pool#nodes",
         }
     elif remote:
-        kvstore = f"{base}{name}/"
+        kvstore = f"{base}{name}"
     else:
-        kvstore = {"driver": "file", "path": f"{where}/{name}/"}
+        kvstore = {"driver": "file", "path": f"{where}/{name}"}
     stores_zeros = about.get("store_array_data_equal_to_fill_value", False)
     return {
         "driver": "zarr3" if about.get("use_zarr3") else "zarr",
