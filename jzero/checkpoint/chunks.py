@@ -1,10 +1,10 @@
 """How large the chunks are in which arrays are stored.
 
-A chunk is read whole, so its size bounds what reading takes beside the array: without
-a bound, an array that one device saves is one chunk. Orbax cuts to a number of bytes
-by dividing the largest dim by its smallest factor, again and again, which makes
-slivers of dims that are prime; such arrays are better left as they are. Lives here:
-whether Orbax is asked to cut. May import: nothing. Read next: `saving.py`.
+A compressed chunk is read whole, so its size bounds what reading takes beside the
+array: without a bound, an array that one device saves is one chunk. Orbax cuts to a
+number of bytes by going to the next smaller divisor of the largest dim, again and
+again, which makes slivers of dims that are prime; such arrays are better left as they
+are. Lives here: whether Orbax is asked to cut. May import: nothing. Read next: `saving.py`.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ def cut_shape(
             may_cut = [True] * len(cut)
             continue
         dim = max(dims, key=lambda dim: cut[dim])
-        cut[dim] //= _smallest_factor(cut[dim])
+        cut[dim] = max(d for d in _divisors(local_shape[dim]) if d < cut[dim])
     return tuple(cut)
 
 
-def _smallest_factor(number: int) -> int:
-    """Returns the smallest factor above 1."""
-    return next((f for f in range(2, isqrt(number) + 1) if number % f == 0), number)
+def _divisors(number: int) -> set[int]:
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return {*small, *(number // d for d in small)}
