@@ -4,7 +4,8 @@ A compressed chunk is read whole, so its size bounds what reading takes beside t
 array: without a bound, an array that one device saves is one chunk. Orbax cuts to a
 number of bytes by going to the next smaller divisor of the largest dim, again and
 again, which makes slivers of dims that are prime; such arrays are better left as they
-are. Lives here: whether Orbax is asked to cut. May import: nothing. Read next: `saving.py`.
+are. Lives here: whether Orbax is asked to cut. May import: nothing. Read next:
+`saving.py`.
 """
 
 from __future__ import annotations
