@@ -26,8 +26,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 from flax.traverse_util import unflatten_dict
+from jax.sharding import Mesh
 
 import jzero
 from benchmarks.document import write_part
@@ -100,8 +102,8 @@ class Measured:
     written_bytes: int
 
 
-def save_with_jzero(run: Path, size: Size) -> None:
-    """Saves a state as one step of training leaves it, from `NUM_DEVICES` devices."""
+def save_with_jzero(run: Path, size: Size, num_devices: int) -> None:
+    """Saves a state as one step of training leaves it, from so many devices."""
 
     def create() -> dict[str, Any]:
         key = jax.random.key(0)
@@ -116,7 +118,8 @@ def save_with_jzero(run: Path, size: Size) -> None:
         params = jax.tree.map(lambda leaf: leaf - x.mean(), state["params"])
         return {**state, "params": params}, x.sum()
 
-    step = jzero.shard_train_step(train_step, stage=3)
+    mesh = Mesh(np.array(jax.devices()[:num_devices]), ("data",))
+    step = jzero.shard_train_step(train_step, stage=3, mesh=mesh)
     with jzero.Checkpointer(run, step, snapshot="blocking") as ckpt:
         ckpt.save(1, step.init(create))
 
@@ -159,8 +162,8 @@ def save_with_deepspeed(folder: Path, size: Size, python: Path) -> None:
             raise RuntimeError(f"DeepSpeed could not save:\n{output[-3000:]}")
 
 
-def jzero_tools(run: Path) -> list[Tool]:
-    """Returns the ways of jzero."""
+def jzero_tools(run: Path, run_of_one: Path) -> list[Tool]:
+    """Returns the ways of jzero; the second folder was saved by one device."""
     start = ("jzero", "ckpt", "consolidate", str(run))
     here = Path(sys.executable)
     return [
@@ -181,6 +184,12 @@ def jzero_tools(run: Path) -> list[Tool]:
             name="the same, optimizer state too",
             python=here,
             command=start,
+            tail=("--what", "all"),
+        ),
+        Tool(
+            name="the same, optimizer state too, saved by one device",
+            python=here,
+            command=(*start[:-1], str(run_of_one)),
             tail=("--what", "all"),
         ),
     ]
@@ -288,9 +297,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = parser.parse_args(arguments)
     jax.config.update("jax_num_cpu_devices", NUM_DEVICES)
     shutil.rmtree(FOLDER, ignore_errors=True)
-    save_with_jzero(FOLDER / "run", SIZE)
+    save_with_jzero(FOLDER / "run", SIZE, NUM_DEVICES)
+    save_with_jzero(FOLDER / "run-1", SIZE, 1)
     sizes = {"jzero": _folder_bytes(FOLDER / "run")}
-    tools = jzero_tools(FOLDER / "run")
+    tools = jzero_tools(FOLDER / "run", FOLDER / "run-1")
     if not settings.without_peers:
         python = environment.ensure(ROOT / "out" / "peers-venv", settings.peers_python)
         # The script imports both, and DeepSpeed does not install them.

@@ -35,6 +35,7 @@ from jzero.checkpoint.saving import (
     arrays_to_save,
     make_manager,
     remove_unfinished,
+    save_arguments,
     size_bytes,
 )
 from jzero.checkpoint.steps import SavedStep, latest_complete, scan_steps
@@ -102,6 +103,7 @@ class Checkpointer:
         self._directory = _absolute(directory)
         self._step = step
         self._snapshot: Snapshot = snapshot
+        self._compress = compress
         self._meeting = Meeting(str(self._directory), timeout_seconds)
         self._manager = make_manager(
             self._directory,
@@ -159,7 +161,7 @@ class Checkpointer:
         manifest = make_manifest(i, view, leaves, aliases)
         is_primary = jax.process_index() == 0
         items: dict[str, Any] = {
-            STATE_ITEM: ocp.args.PyTreeSave(arrays),
+            STATE_ITEM: save_arguments(arrays, compress=self._compress),
             MANIFEST_ITEM: RecordSave(manifest.to_json() if is_primary else None),
         }
         if not arrays:
@@ -207,6 +209,7 @@ class Checkpointer:
         report = compare(manifest, wanted)
         raise_mismatch(report, str(found.folder))
         read = restore_leaves(found, manifest, birth.view, report)
+        self._meeting.wait("restore_or_init(): reading")
         restore_data(found, data)
         state = birth.view.assemble(fill_up(birth.view, read, None))
         return state, found.step + 1
@@ -257,6 +260,7 @@ class Checkpointer:
         if strict:
             raise_mismatch(report, str(found.folder))
         read = restore_leaves(found, manifest, view, report)
+        self._meeting.wait(f"{call}: reading")
         leaves = fill_up(view, read, birth)
         restore_data(found, data)
         state = view.assemble(leaves)

@@ -32,9 +32,8 @@ __all__ = [
 CHECKSUM_FILE = "checksums.json"
 ALGORITHM = "xxh3_64"
 
-# Orbax rewrites its record of a step when it commits it, after these sums are taken.
-_CHANGES_LATER = frozenset({"_CHECKPOINT_METADATA", "commit_success.txt"})
-_BLOCK_BYTES = 4 * 2**20
+# Small enough for a block to be hashed while it is still in the cache of the core.
+_BLOCK_BYTES = 256 * 2**10
 _NUM_THREADS = 4
 
 
@@ -106,7 +105,10 @@ def read_checksums(step_folder: epath.PathLike) -> dict[str, FileSum] | None:
     except FileNotFoundError:
         return None
     try:
-        files = json.loads(text)["files"]
+        record = json.loads(text)
+        if record["algorithm"] != ALGORITHM:
+            raise ValueError(f"algorithm {record['algorithm']!r}")
+        files = record["files"]
         return {
             name: FileSum(size_bytes=int(entry["bytes"]), digest=str(entry[ALGORITHM]))
             for name, entry in files.items()
@@ -159,7 +161,7 @@ def files_below(
     for path in sorted(folder.iterdir(), key=lambda p: p.name):
         if path.is_dir():
             yield from files_below(path, f"{prefix}{path.name}/")
-        elif path.name not in _CHANGES_LATER:
+        else:
             yield prefix + path.name, path
 
 

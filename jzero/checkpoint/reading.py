@@ -1,34 +1,30 @@
 """Reading arrays of a step straight into their places on the devices.
 
 Every device reads its own part of each array; no array is ever whole on one device or
-host that wants a part. Lives here: the arguments for Orbax, random keys, and leaves
-that the store does not hold. May import: Orbax, runtime. Read next: `checkpointer.py`.
+host that wants a part. Lives here: random keys, tied leaves, and leaves that the store
+does not hold. May import: `streaming.py`, `store.py`, runtime. Read next:
+`checkpointer.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 from etils import epath
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jzero.checkpoint.manifest import Manifest, SavedLeaf
-from jzero.checkpoint.processes import process_options
+from jzero.checkpoint.store import StoredArray, open_arrays
+from jzero.checkpoint.streaming import Wanted, read_arrays
+from jzero.errors import CheckpointError, format_problem
 from jzero.ir.specs import to_dims
 from jzero.runtime.placement import place_leaf
 
 __all__ = ["Target", "read_leaves"]
-
-# A state is read in so many parts at most, and in no smaller ones than this, a
-# process.
-_MOST_PARTS = 32
-_LEAST_BYTES = 128 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,78 +58,62 @@ def read_leaves(
         One array per target, in order.
     """
     by_path = {leaf.path: leaf for leaf in manifest.leaves}
-    structs, places = {}, {}
-    names: list[str | None] = []
-    for target in targets:
-        stored = by_path[manifest.aliases.get(target.saved.path, target.saved.path)]
-        if not stored.size_elems:
-            names.append(None)
-            continue
-        # A further path of a tied leaf is read again: a step takes no array twice.
-        name = stored.stored_name
-        names.append(name)
-        if name not in structs:
-            structs[name] = _stored_struct(target, stored)
-            places[name] = ocp.ArrayRestoreArgs(
-                restore_type=jax.Array,
-                sharding=structs[name].sharding,
-                global_shape=structs[name].shape,
-                dtype=structs[name].dtype,
-            )
-    arrays = _run(structs, places, folder) if structs else {}
-    taken: set[str] = set()
-    leaves = []
-    for target, name in zip(targets, names, strict=True):
-        if name is None:
-            empty = np.zeros(target.saved.shape, target.dtype)
-            leaves.append(place_leaf(empty, target.sharding))
-            continue
-        leaves.append(_as_wanted(arrays[name], target, is_copy=name in taken))
-        taken.add(name)
-    return leaves
-
-
-def _run(
-    structs: Mapping[str, jax.ShapeDtypeStruct],
-    places: Mapping[str, ocp.ArrayRestoreArgs],
-    folder: epath.Path,
-) -> dict[str, Any]:
-    """Reads a part of the leaves at a time: what is in flight is there twice."""
-    options = process_options()
-    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=options)
-    arrays: dict[str, Any] = {}
-    with ocp.Checkpointer(handler, multiprocessing_options=options) as orbax:
-        for names in _in_parts(structs):
-            arguments = ocp.args.PyTreeRestore(
-                item={name: structs[name] for name in names},
-                restore_args={name: places[name] for name in names},
-                partial_restore=True,
-            )
-            arrays |= orbax.restore(folder, args=arguments)
-    return arrays
-
-
-def _in_parts(structs: Mapping[str, jax.ShapeDtypeStruct]) -> list[list[str]]:
-    """Cuts names into parts of few bytes, but no more parts than are worth it.
-
-    Orbax can limit bytes in flight by itself, but then wakes every waiting read for
-    each that ends: minutes, where leaves are many.
-    """
-    sizes = {name: x.size * x.dtype.itemsize for name, x in structs.items()}
-    most_bytes = max(
-        *sizes.values(),
-        sum(sizes.values()) // _MOST_PARTS,
-        _LEAST_BYTES * jax.process_count(),
+    # A further path of a tied leaf is read again: a step takes no array twice, and
+    # its place or dtype may be another.
+    stored = [
+        by_path[manifest.aliases.get(t.saved.path, t.saved.path)] for t in targets
+    ]
+    names = {leaf.stored_name for leaf in stored if leaf.size_elems}
+    arrays = open_arrays(folder, names) if names else {}
+    structs = [_stored_struct(t, s) for t, s in zip(targets, stored, strict=True)]
+    _check(names, stored, structs, arrays, folder)
+    read = iter(
+        read_arrays(
+            [
+                Wanted(
+                    array=arrays[leaf.stored_name],
+                    dtype=np.dtype(struct.dtype),
+                    sharding=struct.sharding,
+                )
+                for leaf, struct in zip(stored, structs, strict=True)
+                if leaf.size_elems
+            ]
+        )
     )
-    parts: list[list[str]] = [[]]
-    part_bytes = 0
-    for name, size_bytes in sizes.items():
-        if parts[-1] and part_bytes + size_bytes > most_bytes:
-            parts.append([])
-            part_bytes = 0
-        parts[-1].append(name)
-        part_bytes += size_bytes
-    return parts
+    return [
+        _as_wanted(next(read) if leaf.size_elems else _empty(struct), target)
+        for target, leaf, struct in zip(targets, stored, structs, strict=True)
+    ]
+
+
+def _empty(struct: jax.ShapeDtypeStruct) -> jax.Array:
+    """Makes an array without elements, which the store does not hold."""
+    return place_leaf(np.zeros(struct.shape, struct.dtype), struct.sharding)
+
+
+def _check(
+    names: Collection[str],
+    stored: Sequence[SavedLeaf],
+    structs: Sequence[jax.ShapeDtypeStruct],
+    arrays: Mapping[str, StoredArray],
+    folder: epath.Path,
+) -> None:
+    """Compares what the store has with what the manifest says it has."""
+    wrong = {}
+    for leaf, struct in zip(stored, structs, strict=True):
+        name = leaf.stored_name
+        if name not in names:
+            continue
+        if name not in arrays:
+            wrong[name] = "is missing"
+        elif arrays[name].shape != struct.shape:
+            wrong[name] = f"has {arrays[name].shape} instead of {struct.shape}"
+    if wrong:
+        raise CheckpointError(
+            format_problem(
+                f"{folder}: arrays are not as the manifest says:", list(wrong.items())
+            )
+        )
 
 
 def _stored_struct(target: Target, stored: SavedLeaf) -> jax.ShapeDtypeStruct:
@@ -150,9 +130,10 @@ def _stored_struct(target: Target, stored: SavedLeaf) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=sharding)
 
 
-def _as_wanted(array: jax.Array, target: Target, *, is_copy: bool) -> jax.Array:
-    if target.saved.key_impl is not None:
-        array = jax.random.wrap_key_data(array, impl=target.saved.key_impl)
-        if array.sharding != target.sharding:
-            array = jax.device_put(array, target.sharding)
-    return jnp.copy(array) if is_copy else array
+def _as_wanted(array: jax.Array, target: Target) -> jax.Array:
+    if target.saved.key_impl is None:
+        return array
+    keys = jax.random.wrap_key_data(array, impl=target.saved.key_impl)
+    if keys.sharding != target.sharding:
+        keys = jax.device_put(keys, target.sharding)
+    return keys

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from etils import epath
 
+from jzero.checkpoint.chunks import CHUNK_BYTES, is_worth_cutting
 from jzero.checkpoint.handlers import make_registry
 from jzero.checkpoint.manifest import SavedLeaf
 from jzero.checkpoint.processes import process_options
@@ -26,7 +27,13 @@ from jzero.checkpoint.steps import scan_steps, step_folder
 from jzero.runtime.placement import place_leaf
 from jzero.runtime.states import StateView
 
-__all__ = ["Snapshot", "arrays_to_save", "make_manager", "remove_unfinished"]
+__all__ = [
+    "Snapshot",
+    "arrays_to_save",
+    "make_manager",
+    "remove_unfinished",
+    "save_arguments",
+]
 
 # "host" copies the state to host memory before `save` returns; "blocking" returns when
 # all is written, so that on CPUs nothing need be copied.
@@ -62,6 +69,31 @@ def arrays_to_save(
 
 def _copy_on_host(leaf: jax.Array) -> jax.Array:
     return jax.jit(jnp.copy, out_shardings=leaf.sharding)(leaf)
+
+
+def save_arguments(
+    arrays: Mapping[str, jax.Array], *, compress: bool
+) -> ocp.args.PyTreeSave:
+    """Tells Orbax what to store, and in chunks of what size.
+
+    Where chunks are not compressed, parts of them can be read, and cutting them would
+    have Orbax copy what does not lie in one piece: up to the whole state.
+    """
+    limits = {
+        name: CHUNK_BYTES if compress and _is_cut(array) else None
+        for name, array in arrays.items()
+    }
+    return ocp.args.PyTreeSave(
+        dict(arrays),
+        save_args={
+            name: ocp.SaveArgs(chunk_byte_size=limit) for name, limit in limits.items()
+        },
+    )
+
+
+def _is_cut(array: jax.Array) -> bool:
+    local_shape = array.sharding.shard_shape(array.shape)
+    return is_worth_cutting(array.shape, local_shape, array.dtype.itemsize)
 
 
 def make_manager(

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from typing import Any
 
-__all__ = ["Slab", "plan_slabs", "runs"]
+__all__ = ["Slab", "overlap", "plan_slabs", "runs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +41,24 @@ class Slab:
             for first, extent in zip(self.start, self.shape, strict=True)
         )
 
+    def moved(self, by: Sequence[int]) -> Slab:
+        """Returns the box with its start moved."""
+        start = tuple(first + step for first, step in zip(self.start, by, strict=True))
+        return Slab(start=start, shape=self.shape)
+
+    def within(self, outer: Slab) -> tuple[Any, ...]:
+        """Returns the box as an index of a box around it, which gives a view."""
+        inner = self.moved([-first for first in outer.start])
+        # Without "..." a scalar would be copied.
+        return (..., *inner.index)
+
 
 def plan_slabs(
-    shape: Sequence[int], chunk: Sequence[int], *, max_elems: int
+    shape: Sequence[int],
+    chunk: Sequence[int],
+    *,
+    max_elems: int,
+    cut_chunks: bool = False,
 ) -> Iterator[Slab]:
     """Cuts an array into boxes of whole chunks, in the order of its bytes.
 
@@ -53,6 +69,7 @@ def plan_slabs(
         shape: The array's shape. A dim of 0 has no boxes.
         chunk: The shape of the chunks that it lies in.
         max_elems: The most elements of a box; a larger chunk is a box by itself.
+        cut_chunks: Cut larger chunks as well, into runs of their bytes.
 
     Yields:
         The boxes. Together they cover the array once.
@@ -62,6 +79,9 @@ def plan_slabs(
         [(4, 4), (2, 4)]
         >>> [slab.shape for slab in plan_slabs((6, 4), (6, 2), max_elems=16)]
         [(6, 2), (6, 2)]
+        >>> cut = plan_slabs((6, 4), (6, 2), max_elems=6, cut_chunks=True)
+        >>> [(slab.start, slab.shape) for slab in cut]
+        [((0, 0), (3, 2)), ((3, 0), (3, 2)), ((0, 2), (3, 2)), ((3, 2), (3, 2))]
     """
     box = [min(c, s) for c, s in zip(chunk, shape, strict=True)]
     if 0 in box:
@@ -78,7 +98,32 @@ def plan_slabs(
             min(step, size - first)
             for first, step, size in zip(start, box, shape, strict=True)
         )
-        yield Slab(start=start, shape=tuple(extents))
+        slab = Slab(start=start, shape=tuple(extents))
+        if cut_chunks and slab.size_elems > max_elems:
+            single = (1,) * len(box)
+            for inner in plan_slabs(slab.shape, single, max_elems=max_elems):
+                yield inner.moved(start)
+        else:
+            yield slab
+
+
+def overlap(one: Slab, other: Slab) -> Slab | None:
+    """Returns the box that two boxes share, or None.
+
+    Example:
+        >>> overlap(Slab(start=(0, 2), shape=(4, 4)), Slab(start=(2, 0), shape=(4, 4)))
+        Slab(start=(2, 2), shape=(2, 2))
+    """
+    start = tuple(map(max, one.start, other.start))
+    shape = tuple(
+        min(a + m, b + n) - first
+        for a, m, b, n, first in zip(
+            one.start, one.shape, other.start, other.shape, start, strict=True
+        )
+    )
+    if any(extent <= 0 for extent in shape):
+        return None
+    return Slab(start=start, shape=shape)
 
 
 def runs(slab: Slab, shape: Sequence[int]) -> tuple[int, list[int]]:

@@ -3,14 +3,14 @@
 Lives here: how Orbax lays arrays out in a folder, opening them with TensorStore, and
 reading ahead within a limit of memory. No JAX array is made and no device is touched,
 so a step can be read beside a training that holds the accelerator. May import:
-`manifest.py`, `slabs.py`. Read next: `consolidating.py`.
+`raw_chunks.py`, `slabs.py`. Read next: `consolidating.py`.
 """
 
 from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -19,10 +19,11 @@ import numpy as np
 import tensorstore as ts
 from etils import epath
 
+from jzero.checkpoint.raw_chunks import RawChunks, find_raw_chunks
 from jzero.checkpoint.slabs import Slab, plan_slabs
 from jzero.errors import CheckpointError
 
-__all__ = ["Piece", "StoredArray", "open_arrays", "pieces_of", "read_ahead"]
+__all__ = ["Piece", "StoredArray", "open_arrays", "pieces_of", "read_ahead", "why"]
 
 # Nodes of the store's tree are worth keeping, chunks are not: none is read twice.
 _CONTEXT = {
@@ -40,11 +41,13 @@ class StoredArray:
         array: The opened array.
         key_impl: For typed random keys, the name of their implementation. The array
             is then that of their bits, with one more dim.
+        raw: The chunks, if parts of them can be read.
     """
 
     keys: tuple[str, ...]
     array: Any
     key_impl: str | None = None
+    raw: RawChunks | None = None
 
     @property
     def path(self) -> str:
@@ -77,6 +80,20 @@ class StoredArray:
         # That of a scalar is None.
         return tuple(self.array.chunk_layout.read_chunk.shape or ())
 
+    @property
+    def is_compressed(self) -> bool:
+        """Whether chunks are stored as other bytes than those of their numbers."""
+        return self.array.codec.to_json().get("compressor", "unknown") is not None
+
+    def read(self, slab: Slab) -> Any:
+        """Starts to read a box, of a chunk that is stored as it is no more than that.
+
+        Returns:
+            Something whose `result()` waits for the numbers.
+        """
+        run = None if self.raw is None else self.raw.read(slab)
+        return self.array[slab.index].read() if run is None else run
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
@@ -91,21 +108,23 @@ class Piece:
 
     name: str
     tag: Any
-    arrays: tuple[Any, ...]
+    arrays: tuple[StoredArray, ...]
     slab: Slab
 
     @property
     def size_bytes(self) -> int:
         """The bytes that it takes in memory."""
-        itemsizes = (array.dtype.numpy_dtype.itemsize for array in self.arrays)
-        return self.slab.size_elems * sum(itemsizes)
+        return self.slab.size_elems * sum(a.dtype.itemsize for a in self.arrays)
 
 
-def open_arrays(folder: epath.Path) -> dict[str, StoredArray]:
-    """Opens every array of a folder that Orbax wrote.
+def open_arrays(
+    folder: epath.Path, paths: Collection[str] | None = None
+) -> dict[str, StoredArray]:
+    """Opens arrays of a folder that Orbax wrote.
 
     Args:
         folder: The folder of one item, with a `_METADATA` file.
+        paths: Those to open; None opens all.
 
     Returns:
         The arrays by path, in the order of the file.
@@ -129,7 +148,8 @@ def open_arrays(folder: epath.Path) -> dict[str, StoredArray]:
         # Empty nodes and None have an entry, but no array.
         if not entry["value_metadata"]["skip_deserialize"]:
             keys = tuple(str(key["key"]) for key in entry["key_metadata"])
-            names[keys] = ".".join(keys)
+            if paths is None or "/".join(keys) in paths:
+                names[keys] = ".".join(keys)
     opened = {
         keys: ts.open(_spec(folder, name, about), context=context, open=True, read=True)
         for keys, name in names.items()
@@ -140,10 +160,13 @@ def open_arrays(folder: epath.Path) -> dict[str, StoredArray]:
             array = future.result()
         except ValueError as error:
             raise CheckpointError(
-                f"{folder}: the array {'/'.join(keys)} cannot be opened: {_why(error)}"
+                f"{folder}: the array {'/'.join(keys)} cannot be opened: {why(error)}"
             ) from error
         stored = StoredArray(
-            keys=keys, array=array, key_impl=key_impls.get(names[keys])
+            keys=keys,
+            array=array,
+            key_impl=key_impls.get(names[keys]),
+            raw=find_raw_chunks(array),
         )
         arrays[stored.path] = stored
     return arrays
@@ -174,15 +197,14 @@ def read_ahead(
             return piece, tuple(np.asarray(future.result()) for future in futures)
         except ValueError as error:
             raise CheckpointError(
-                f"{piece.name} cannot be read: {_why(error)}"
+                f"{piece.name} cannot be read: {why(error)}"
             ) from error
 
     for piece in pieces:
         while waiting and held_bytes + piece.size_bytes > max_bytes:
             held_bytes -= waiting[0][0].size_bytes
             yield take()
-        box = piece.slab.index
-        waiting.append((piece, [array[box].read() for array in piece.arrays]))
+        waiting.append((piece, [array.read(piece.slab) for array in piece.arrays]))
         held_bytes += piece.size_bytes
     while waiting:
         yield take()
@@ -196,23 +218,27 @@ def pieces_of(
     Args:
         arrays: The arrays.
         tag: By which the caller knows the pieces.
-        max_bytes: The most bytes of a piece, unless one chunk has more.
+        max_bytes: The most bytes of a piece, unless one chunk has more and cannot be
+            read in parts.
     """
     shape = arrays[0].shape
+    can_cut = all(a.raw is not None and a.chunk == arrays[0].chunk for a in arrays)
     # Chunks of two arrays mostly divide each other, so the larger is cut by neither.
     chunk = [max(sizes) for sizes in zip(*(a.chunk for a in arrays), strict=True)]
     itemsize = sum(array.dtype.itemsize for array in arrays)
-    for slab in plan_slabs(shape, chunk, max_elems=max_bytes // itemsize):
-        yield Piece(
-            name=arrays[0].path,
-            tag=tag,
-            arrays=tuple(each.array for each in arrays),
-            slab=slab,
-        )
+    for slab in plan_slabs(
+        shape, chunk, max_elems=max_bytes // itemsize, cut_chunks=can_cut
+    ):
+        yield Piece(name=arrays[0].path, tag=tag, arrays=tuple(arrays), slab=slab)
 
 
-def _why(error: ValueError) -> str:
-    """Returns what TensorStore says without what it was told."""
+def why(error: ValueError) -> str:
+    """Returns what TensorStore says without what it was told.
+
+    Example:
+        >>> why(ValueError("no such file [source locations: ...]"))
+        'no such file'
+    """
     return str(error).partition(" [")[0]
 
 
@@ -227,6 +253,8 @@ def _read_json(path: epath.Path) -> Any:
 def _spec(folder: epath.Path, name: str, about: dict[str, Any]) -> dict[str, Any]:
     """Says to TensorStore where an array is, in the layout that the folder tells."""
     where = str(folder)
+    # The name of an array may end with "/": that of a leaf with an empty key.
+    name = name.removesuffix("/") + "/"
     remote = "://" in where
     base: Any = (
         where.rstrip("/") + "/" if remote else {"driver": "file", "path": f"{where}/"}
@@ -235,13 +263,13 @@ def _spec(folder: epath.Path, name: str, about: dict[str, Any]) -> dict[str, Any
         kvstore: Any = {
             "driver": "ocdbt",
             "base": base,
-            "path": f"{name}/",
+            "path": name,
             "cache_pool": "cache_pool#nodes",
         }
     elif remote:
-        kvstore = f"{base}{name}/"
+        kvstore = f"{base}{name}"
     else:
-        kvstore = {"driver": "file", "path": f"{where}/{name}/"}
+        kvstore = {"driver": "file", "path": f"{where}/{name}"}
     stores_zeros = about.get("store_array_data_equal_to_fill_value", False)
     return {
         "driver": "zarr3" if about.get("use_zarr3") else "zarr",

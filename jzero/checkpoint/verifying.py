@@ -6,6 +6,7 @@ Lives here: `verify`, which reads every byte of every step and compares. May imp
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from jzero.errors import CheckpointError
 __all__ = ["CheckedStep", "check_step", "verify"]
 
 _AHEAD_BYTES = 16_000_000
+_RECORD = "_CHECKPOINT_METADATA"
 
 Progress = Callable[[int, int, str], None]
 
@@ -110,6 +112,7 @@ def check_step(folder: epath.Path, *, progress: Progress | None = None) -> Check
         done_bytes += expected.size_bytes
         if progress is not None:
             progress(done_bytes, total_bytes, f"{folder.name}/{name}")
+    problems += _check_record(folder)
     # Files may be right and the step wrong: moved here, or not committed.
     saved = look_at(folder)
     if not problems and saved.problem is not None:
@@ -123,6 +126,21 @@ def check_step(folder: epath.Path, *, progress: Progress | None = None) -> Check
         size_bytes=total_bytes,
         problems=tuple(problems),
     )
+
+
+def _check_record(folder: epath.Path) -> list[FileProblem]:
+    """Looks whether Orbax can read its record of a step.
+
+    It writes the time of the commit into it, after the checksums were taken.
+    """
+    path = folder / _RECORD
+    try:
+        is_record = isinstance(json.loads(path.read_text()), dict)
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError):
+        is_record = False
+    return [] if is_record else [FileProblem(name=_RECORD, what="cannot be read")]
 
 
 def _step_folders(source: str | os.PathLike[str]) -> tuple[epath.Path, ...]:

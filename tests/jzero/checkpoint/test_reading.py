@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ def every_dtype() -> dict[str, Any]:
     )
     state["keys"] = jax.random.split(jax.random.key(3, impl="rbg"), 16)
     state["raw"] = jax.random.PRNGKey(4)
+    state["no_keys"] = state["keys"][:0]
+    state["odd"] = {"": jnp.ones(3), "a/b": {"": jnp.ones(2)}, "..": jnp.ones(1)}
     state["none"] = None
     state["empty"] = {"a": jnp.zeros((4, 0), jnp.int8), "b": {}, "c": ()}
     state["scalar"] = jnp.bfloat16(0.1)
@@ -79,6 +82,37 @@ def test_tied_leaves_come_back_as_two_that_can_be_donated(tmp_path: Path) -> Non
         for x in got.values()
     ]
     assert pointers[0].isdisjoint(pointers[1])
+
+
+def test_tied_leaves_each_have_the_dtype_and_place_they_are_wanted_in(
+    tmp_path: Path,
+) -> None:
+    step = make_step()
+    w = jnp.arange(64.0)
+    saved(tmp_path, step, {"a": w, "b": w})
+    like = {"a": w, "b": jnp.zeros(64, jnp.bfloat16)}
+    with jzero.Checkpointer(tmp_path, step) as ckpt:
+        got = ckpt.restore(like=like, cast=True)
+    assert got["a"].dtype == jnp.float32 and got["b"].dtype == jnp.bfloat16
+    for leaf in got.values():
+        np.testing.assert_array_equal(leaf, w.astype(leaf.dtype))
+
+
+def test_a_store_that_is_not_as_its_manifest_says(tmp_path: Path) -> None:
+    step = make_step()
+    saved(tmp_path, step, {"a": jnp.ones(16), "b": jnp.ones(16)})
+    path = tmp_path / "0" / "jzero" / "manifest.json"
+    path.write_text(path.read_text().replace("16\n", "24\n"))
+    sums = tmp_path / "0" / "jzero" / "checksums.json"
+    assert path.stat().st_size in {
+        entry["bytes"] for entry in json.loads(sums.read_text())["files"].values()
+    }
+    like = {"a": jnp.zeros(24), "b": jnp.zeros(24)}
+    with (
+        jzero.Checkpointer(tmp_path, step) as ckpt,
+        pytest.raises(jzero.CheckpointError, match=r"a +has \(16,\)(.|\n)*b +has"),
+    ):
+        ckpt.restore(like=like)
 
 
 class OnHost:

@@ -16,7 +16,7 @@ from tests.jzero.checkpoint.saved_steps import sharded, write_foreign, write_ste
 from tests.jzero.checkpoint.small import begin, make_step, saved
 
 # Written at the commit, after the sums were taken; they hold no data and no plan.
-UNSUMMED = {"_CHECKPOINT_METADATA", "commit_success.txt"}
+UNSUMMED = {"_CHECKPOINT_METADATA", "commit_success.txt", "jzero/commit_success.txt"}
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +32,17 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(content)
 
 
+def name_of(path: Path) -> str:
+    """Returns the name of a file relative to its step."""
+    (step,) = (parent for parent in path.parents if parent.name == "7")
+    return str(path.relative_to(step))
+
+
 def test_a_whole_run(whole: Path) -> None:
     (step,) = verify(whole)
     assert step.is_whole and step.step == 7 and step.folder == whole / "7"
     files = [p for p in (whole / "7").rglob("*") if p.is_file()]
-    summed = [p for p in files if p.name not in UNSUMMED | {"checksums.json"}]
+    summed = [p for p in files if name_of(p) not in UNSUMMED | {"jzero/checksums.json"}]
     assert step.num_files == len(summed) > 5
     assert step.size_bytes == sum(path.stat().st_size for path in summed)
 
@@ -48,7 +54,7 @@ def test_a_flipped_bit_in_each_file_in_turn(whole: Path, tmp_path: Path) -> None
     checked = 0
     for path in files:
         size_bytes = path.stat().st_size
-        if path.name in UNSUMMED or not size_bytes:
+        if name_of(path) in UNSUMMED or not size_bytes:
             continue
         for at in {0, size_bytes // 2, size_bytes - 1}:
             flip(path, at)
@@ -60,6 +66,27 @@ def test_a_flipped_bit_in_each_file_in_turn(whole: Path, tmp_path: Path) -> None
             flip(path, at)
         checked += 1
     assert checked > 5 and verify(copy)[0].is_whole
+
+
+def test_every_changed_byte_of_the_checksums_themselves(
+    whole: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(whole, copy)
+    path = copy / "7" / "jzero" / "checksums.json"
+    for at in range(0, path.stat().st_size, 29):
+        flip(path, at)
+        assert verify(copy)[0].problems, at
+        flip(path, at)
+
+
+def test_a_record_that_orbax_could_not_read(whole: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(whole, copy)
+    record = copy / "7" / "_CHECKPOINT_METADATA"
+    record.write_text(record.read_text()[1:])
+    (step,) = verify(copy)
+    assert [problem.name for problem in step.problems] == [record.name]
 
 
 def test_files_that_are_gone_or_shorter(whole: Path, tmp_path: Path) -> None:
