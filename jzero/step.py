@@ -107,6 +107,7 @@ class TrainStep:
                     return result
             except (*_REFUSED, IndexError) as error:
                 if _has_run(error):
+                    self._quick = None
                     raise
                 # Take the long way: it accepts what can be accepted, and says
                 # what is wrong with the rest.
