@@ -57,9 +57,9 @@ def test_init_draws_the_same_weights(num_devices: int) -> None:
             # The QR of an orthogonal initialiser adds up in another order.
             np.testing.assert_allclose(got, want, atol=1e-6, err_msg=name)
         else:
-            # The same bits drawn; XLA rounds an inverse error function by how many
-            # elements a device works on at a time.
-            np.testing.assert_array_max_ulp(np.asarray(got), np.asarray(want), 4)
+            # The same bits drawn; XLA rounds an inverse error function by what it is
+            # compiled together with.
+            np.testing.assert_allclose(got, want, rtol=5e-7, atol=1e-7, err_msg=name)
         if num_devices == 8 and want.size > 16:
             assert not got.is_fully_replicated, name
 

@@ -27,7 +27,7 @@ TINY = Size(vocab=512, width=32, num_layers=1, num_heads=2, num_tokens=16)
 
 
 def test_a_run_of_jzero_is_measured(tmp_path: Path) -> None:
-    save_with_jzero(tmp_path / "run", TINY)
+    save_with_jzero(tmp_path / "run", TINY, jax.device_count())
     (step,) = list_checkpoints(tmp_path / "run")
     assert step.is_complete and step.manifest is not None
     assert step.manifest.num_devices == jax.device_count()
