@@ -35,7 +35,7 @@ def test_a_run_of_jzero_is_measured(tmp_path: Path) -> None:
     roles = [leaf.role for leaf in step.manifest.leaves]
     assert roles.count("parameter") == num_params
     assert len(roles) >= 3 * num_params
-    tool = jzero_tools(tmp_path / "run")[1]
+    tool = jzero_tools(tmp_path / "run", tmp_path / "run")[1]
     seen = measure(tool, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     param_bytes = 4 * sum(x.size_elems for x in step.manifest.leaves[-num_params:])
