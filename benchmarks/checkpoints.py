@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -34,6 +33,7 @@ import orbax.checkpoint as ocp
 
 import jzero
 from benchmarks.document import write_part
+from benchmarks.resident import peak_bytes, resident_bytes, start_peak
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "checkpoints.md"
 NUM_LEAVES = 16
@@ -142,13 +142,6 @@ def peak_mb(name: str, phase: str, num_mb: int, folder: Path) -> float:
     return float(json.loads(done.stdout.splitlines()[-1]))
 
 
-def _memory_mb(field: str) -> float:
-    text = Path("/proc/self/status").read_text()
-    match = re.search(rf"{field}:\s+(\d+)", text)
-    assert match is not None
-    return int(match[1]) / 1024
-
-
 def measure_peak(name: str, phase: str, num_mb: int, folder: Path) -> float:
     """Returns by how many MiB memory rose in one phase, in this process."""
     step, state = make_state(num_mb)
@@ -156,8 +149,8 @@ def measure_peak(name: str, phase: str, num_mb: int, folder: Path) -> float:
     if phase == "restore":
         for leaf in state.values():
             leaf.delete()
-    before = _memory_mb("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # starts the peak anew
+    before = resident_bytes()
+    start_peak()
     if name.startswith("Orbax"):
         handler = ocp.PyTreeCheckpointHandler()
         with ocp.CheckpointManager(folder, item_handlers=handler) as manager:
@@ -174,7 +167,7 @@ def measure_peak(name: str, phase: str, num_mb: int, folder: Path) -> float:
                 ckpt.save(0, state)
             else:
                 jax.block_until_ready(ckpt.restore(0, like=structs))
-    return _memory_mb("VmHWM") - before
+    return (peak_bytes() - before) / 2**20
 
 
 def make_table(

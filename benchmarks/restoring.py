@@ -15,7 +15,6 @@ import dataclasses
 import gc
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -35,6 +34,7 @@ from jax.sharding import Mesh
 
 import jzero
 from benchmarks.document import write_part
+from benchmarks.resident import peak_bytes, resident_bytes, start_peak
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "checkpoints.md"
 WIDTH = 1024
@@ -125,14 +125,14 @@ def restore(case: Case, num_mb: int, folder: Path, way: str) -> Restored:
     run(tiny(folder), step, structs_of(case, TINY_MB, step))
     structs = structs_of(case, num_mb, step)
     gc.collect()
-    before_bytes = _memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # starts the peak anew
+    before_bytes = resident_bytes()
+    start_peak()
     began = time.perf_counter()
     state = jax.block_until_ready(run(folder, step, structs))
     seconds = time.perf_counter() - began
-    peak_bytes = _memory("VmHWM")
+    peak = peak_bytes()
     own_bytes = sum(s.data.nbytes for x in state.values() for s in x.addressable_shards)
-    return Restored(seconds=seconds, extra_bytes=peak_bytes - before_bytes - own_bytes)
+    return Restored(seconds=seconds, extra_bytes=peak - before_bytes - own_bytes)
 
 
 def tiny(folder: Path) -> Path:
@@ -165,13 +165,6 @@ def restore_with_jzero(folder: Path, step: Any, structs: Any) -> Any:
     """Restores with a `Checkpointer`."""
     with jzero.Checkpointer(folder, step) as ckpt:
         return ckpt.restore(like=structs)
-
-
-def _memory(field: str) -> int:
-    text = Path("/proc/self/status").read_text()
-    match = re.search(rf"{field}:\s+(\d+)", text)
-    assert match is not None
-    return int(match[1]) * 1024
 
 
 def in_process(*arguments: str) -> str:

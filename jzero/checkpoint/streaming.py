@@ -1,9 +1,10 @@
 """Streaming arrays from the store to the devices, with a bound on what is in flight.
 
-Beside the arrays that are done, memory holds what is being read and one box of an
-array that is being copied to its devices: together no more than the largest leaf has,
-or `_LEAST_BYTES`. (TensorStore reads in threads of its own; Orbax's bound on bytes
-wakes every waiting read whenever one ends, which takes minutes with many leaves.)
+Beside the arrays that are done, memory holds what is being read (a quarter of the
+largest leaf, within bounds), the boxes that it goes into, and one of these twice while
+it is copied to its devices. (TensorStore reads in threads of its own; Orbax's bound
+on bytes wakes every waiting read whenever one ends, which takes minutes with many
+leaves.)
 Lives here: the loop that reads ahead and places. May import: `parts.py`, `store.py`.
 Read next: `reading.py`, which says what to read.
 """
@@ -66,7 +67,7 @@ def read_arrays(wanted: Sequence[Wanted]) -> list[jax.Array]:
     buffers = Buffers(_LEAST_BYTES)
     arriving = [_Arriving(each, buffers) for each in wanted]
     largest_bytes = max((each.local_bytes for each in arriving), default=0)
-    # Half a leaf, since the allocator keeps memory that is free.
+    # A quarter of a leaf, since the allocator keeps memory that is free.
     limit_bytes = min(max(largest_bytes // 4, _LEAST_BYTES), _MOST_BYTES)
     _Stream(limit_bytes).run(arriving)
     return [each.array() for each in arriving]
