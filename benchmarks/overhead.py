@@ -4,9 +4,9 @@
     python -m benchmarks.overhead --calls    # a call over a bare `jax.jit` call
     python -m benchmarks.overhead --trace    # tracing, planning and passes
 
-All sides of a comparison run interleaved and in a new order every round, since
-timings drift and what ran before leaves its caches. Each call is there several times,
-with a state of its own: where that lies in memory matters as much as who handles it.
+Calls take turns on the same arrays, in a new order every round, since timings drift
+and since where a state lies in memory matters as much as who handles it: two equal
+calls with a state each differ by more than what is measured here.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ import numpy as np
 import jzero
 from tests.gpt_model import batch_shapes, build_gpt
 
-# So many equal calls a side, whose medians are averaged.
-NUM_TWINS = 4
+# A turn is so many calls, of which the first are not counted: caches are another's.
+CALLS_PER_TURN = 30
+UNCOUNTED_CALLS = 10
 
 
 def add_one(state: Any, x: jax.Array) -> Any:
@@ -48,44 +49,49 @@ def make_state(num_leaves: int) -> Any:
     return {"params": layers(), "mu": layers()}
 
 
-def compare_calls(num_leaves: int = 500, num_rounds: int = 1000) -> None:
-    """Prints microseconds of a bare call, and what ours takes over it."""
-    calls: dict[str, Callable[..., Any]] = {}
-    states: dict[str, Any] = {}
-    for i in range(NUM_TWINS):
-        ours = jzero.shard_train_step(add_one, stage=0)
-        x = ours.shard_batch(jnp.ones((8, 4)))
-        state, _ = ours(ours.shard(make_state(num_leaves)), x)
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-        calls[f"jzero {i}"] = ours
-        calls[f"bare {i}"] = jax.jit(
+def compare_calls(num_leaves: int = 500, num_rounds: int = 40) -> float:
+    """Prints microseconds of a bare call and what ours takes over it; returns that."""
+    ours = jzero.shard_train_step(add_one, stage=0)
+    x = ours.shard_batch(jnp.ones((8, 4)))
+    state, _ = ours(ours.shard(make_state(num_leaves)), x)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+    calls: dict[str, Callable[..., Any]] = {"ours": ours}
+    for name in ("bare", "equal"):
+        calls[name] = jax.jit(
             lambda state, x: add_one(state, x),
             donate_argnums=0,
             in_shardings=(shardings, x.sharding),
             out_shardings=(shardings, None),
         )
-        states[f"jzero {i}"] = state
-        states[f"bare {i}"] = jax.tree.map(jnp.copy, state)
-    micros: dict[str, list[float]] = {name: [] for name in calls}
+    rounds: dict[str, list[float]] = {name: [] for name in calls}
     rng = random.Random(0)
     for _ in range(num_rounds):
         for name in rng.sample(list(calls), len(calls)):
-            call, state = calls[name], states.pop(name)
-            start = time.perf_counter()
-            state, _ = call(state, x)
-            micros[name].append(1e6 * (time.perf_counter() - start))
-            states[name] = jax.block_until_ready(state)
-    medians = {name: np.median(us[num_rounds // 10 :]) for name, us in micros.items()}
-    spent = {
-        side: [us for name, us in medians.items() if name.startswith(side)]
-        for side in ("bare", "jzero")
-    }
-    bare_us, ours_us = (float(np.mean(spent[side])) for side in ("bare", "jzero"))
+            micros, state = _turn(calls[name], state, x)
+            rounds[name].append(micros)
+    # What a round has in common with the next is little, with itself much.
+    bare_us = (np.array(rounds["bare"]) + rounds["equal"]) / 2
+    over_us = float(np.median(rounds["ours"] - bare_us))
+    apart_us = np.median(np.subtract(rounds["bare"], rounds["equal"]))
     print(
-        f"{num_leaves} leaves: bare {bare_us:.0f} us, jzero over it "
-        f"{ours_us - bare_us:+.0f} us; equal bare calls differ by "
-        f"{np.ptp(spent['bare']):.0f} us"
+        f"{num_leaves} leaves, {jax.device_count()} devices: bare "
+        f"{np.median(bare_us):.0f} us, jzero over it {over_us:+.0f} us; two equal "
+        f"bare calls differ by {abs(apart_us):.0f} us"
     )
+    return over_us
+
+
+def _turn(call: Callable[..., Any], state: Any, x: jax.Array) -> tuple[float, Any]:
+    """(median microseconds of a call, the state after some)."""
+    # A copy, so that nobody holds on to what the others go on with.
+    state = jax.block_until_ready(jax.tree.map(jnp.copy, state))
+    micros = []
+    for _ in range(CALLS_PER_TURN):
+        start = time.perf_counter()
+        state, _ = call(state, x)
+        micros.append(1e6 * (time.perf_counter() - start))
+        jax.block_until_ready(state)
+    return float(np.median(micros[UNCOUNTED_CALLS:])), state
 
 
 def _seconds(action: Callable[[], Any]) -> tuple[float, float, Any]:
@@ -119,8 +125,8 @@ def main() -> None:
     parser.add_argument("--trace", action="store_true")
     args = parser.parse_args()
     if args.calls or not args.trace:
-        for _ in range(3):
-            compare_calls()
+        over_us = [compare_calls() for _ in range(8)]
+        print(f"jzero over a bare call: {np.mean(over_us):+.0f} us on average")
     if args.trace or not args.calls:
         for num_layers in (6, 12, 24):
             compare_tracing(num_layers)

@@ -7,7 +7,6 @@ May import: runtime, ir, plan. Read next: `build.py`, which makes the jaxpr.
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -86,7 +85,7 @@ class Program:
       arg_treedefs: structure of each of them.
       state_shardings: where each state leaf lies.
       other_shardings: where each other leaf lies.
-      new_state: picks the new state leaves out of what the program returns.
+      keep_state: leaves only the new state in a list of what the program returned.
       out_order: for each output of the step, its index in what the program returns.
       out_treedef: structure of what the step returns.
     """
@@ -102,7 +101,7 @@ class Program:
     arg_treedefs: tuple[Any, ...]
     state_shardings: tuple[NamedSharding, ...]
     other_shardings: tuple[NamedSharding, ...]
-    new_state: Callable[[list[Any]], list[Any]]
+    keep_state: Callable[[list[Any]], list[Any]]
     out_order: tuple[int, ...]
     out_treedef: Any
 
@@ -281,7 +280,7 @@ def wrap_program(
         arg_treedefs=arg_treedefs,
         state_shardings=state_shardings,
         other_shardings=other_shardings,
-        new_state=_picker(new_state),
+        keep_state=_keeper(new_state),
         out_order=out_order,
         out_treedef=out_treedef,
     )
@@ -309,13 +308,21 @@ def _keeps_order(
     )
 
 
-def _picker(
+def _keeper(
     positions: Sequence[int] | slice,
 ) -> Callable[[list[Any]], list[Any]]:
-    """Returns a function that picks leaves; a run of them in one cut."""
+    """Returns a function that drops all leaves but some; a run of them in place."""
     if not isinstance(positions, slice):
         first, last = positions[0], positions[-1]
         if list(positions) != list(range(first, last + 1)):
             return lambda leaves: [leaves[i] for i in positions]
         positions = slice(first, last + 1)
-    return operator.itemgetter(positions)
+    start, stop = positions.start or 0, positions.stop
+
+    def keep(leaves: list[Any]) -> list[Any]:
+        del leaves[stop:]
+        if start:
+            del leaves[:start]
+        return leaves
+
+    return keep
