@@ -22,6 +22,7 @@ from jzero.plan.batch import BatchFacts, BatchLeafPlan, plan_batch
 from jzero.plan.leaves import describe_tree
 from jzero.plan.plan import Plan
 from jzero.runtime.calls import Call, StepFunction
+from jzero.runtime.collector import collector_paused
 from jzero.runtime.match import Matched, is_key_or_scalar, match_state
 from jzero.runtime.mesh import axis_sizes, tracing_context
 from jzero.runtime.program import Layout, Program, wrap_program
@@ -35,6 +36,7 @@ from jzero.runtime.tracing import (
 )
 
 
+@collector_paused()
 def build_program(
     function: StepFunction,
     call: Call,

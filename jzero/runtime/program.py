@@ -21,6 +21,7 @@ from jzero.compat.memory import is_on_host, to_host
 from jzero.ir.trace import TracedStep
 from jzero.plan.plan import Plan
 from jzero.runtime.calls import StepFunction
+from jzero.runtime.collector import collector_paused
 from jzero.runtime.match import Matched
 from jzero.runtime.mesh import tracing_context
 from jzero.runtime.placement import sharding_of
@@ -60,7 +61,7 @@ class Executable:
 
     def lower(self) -> jax.stages.Lowered:
         """Lowers for the shapes that were given; nothing runs."""
-        with tracing_context(self._mesh):
+        with tracing_context(self._mesh), collector_paused():
             lowered = self._run.lower(*self._structs)
         if self._on_host:
             rest_on_host(lowered, self._on_host)

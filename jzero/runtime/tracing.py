@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 
 from jzero.compat.jaxpr import AnyJaxpr
 from jzero.runtime.calls import Call, StepFunction
+from jzero.runtime.collector import collector_paused
 from jzero.runtime.mesh import tracing_context
 
 
@@ -46,6 +47,7 @@ def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
     )
 
 
+@collector_paused()
 def trace_call(
     function: StepFunction, call: Call, mesh: Mesh, values: Sequence[Any] | None = None
 ) -> TracedCall:
