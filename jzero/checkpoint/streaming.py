@@ -1,8 +1,9 @@
 """Streaming arrays from the store to the devices, with a bound on what is in flight.
 
 Beside the arrays that are done, memory holds what is being read (a quarter of the
-largest leaf, within bounds), the boxes that it goes into, and one of these twice while
-it is copied to its devices. (TensorStore reads in threads of its own; Orbax's bound
+largest leaf, within bounds), the parts that it goes into, and one of these twice while
+it is copied to its devices. Parts that are larger than all that is being read grow
+where they are to lie. (TensorStore reads in threads of its own; Orbax's bound
 on bytes wakes every waiting read whenever one ends, which takes minutes with many
 leaves.)
 Lives here: the loop that reads ahead and places. May import: `parts.py`, `store.py`.
@@ -22,8 +23,9 @@ import tensorstore as ts
 from jax.sharding import NamedSharding, SingleDeviceSharding
 
 from jzero.checkpoint.buffers import Buffers
+from jzero.checkpoint.growing import Growing, can_grow
 from jzero.checkpoint.parts import Read, local_parts, plan_reads
-from jzero.checkpoint.slabs import overlap
+from jzero.checkpoint.slabs import Slab, overlap
 from jzero.checkpoint.store import StoredArray, why
 from jzero.errors import CheckpointError
 
@@ -69,6 +71,8 @@ def read_arrays(wanted: Sequence[Wanted]) -> list[jax.Array]:
     largest_bytes = max((each.local_bytes for each in arriving), default=0)
     # A quarter of a leaf, since the allocator keeps memory that is free.
     limit_bytes = min(max(largest_bytes // 4, _LEAST_BYTES), _MOST_BYTES)
+    for each in arriving:
+        each.grow_above(limit_bytes)
     _Stream(limit_bytes).run(arriving)
     return [each.array() for each in arriving]
 
@@ -87,6 +91,8 @@ class _Arriving:
             self._source = ts.cast(stored.array, ts.dtype(wanted.dtype))
         self._buffers = buffers
         self._open: dict[int, np.ndarray] = {}
+        self._growing: set[int] = set()
+        self._grown: dict[int, Growing] = {}
         self._missing = [0] * len(self.parts)
         self._shards: list[jax.Array] = []
 
@@ -98,6 +104,19 @@ class _Arriving:
     def part_bytes(self, number: int) -> int:
         """The bytes of a part."""
         return self.parts[number].slab.size_elems * self.wanted.dtype.itemsize
+
+    def grow_above(self, limit_bytes: int) -> None:
+        """Has parts of more bytes put together where they are to lie."""
+        kind = self.wanted.sharding.memory_kind
+        self._growing = {
+            number
+            for number, part in enumerate(self.parts)
+            if self.part_bytes(number) > limit_bytes and can_grow(part.devices, kind)
+        }
+
+    def place_bytes(self, number: int) -> int:
+        """The bytes that placing a whole part takes."""
+        return 0 if number in self._growing else self.part_bytes(number)
 
     def plan(self) -> list[Read]:
         """Returns what to read."""
@@ -121,19 +140,18 @@ class _Arriving:
         """The bytes that a read takes beside the parts themselves."""
         stored = self.wanted.array
         # What comes from the store, what is made of it (numbers of compressed chunks,
-        # texts of runs), and what is put together before it is cut up.
+        # texts of runs), and what lies beside the parts before it is cut up.
         is_made = self._is_compressed or stored.raw is not None
-        copies = 1 + is_made + (len(read.parts) > 1)
+        copies = 1 + is_made + self._is_beside(read)
         return copies * read.slab.size_elems * stored.dtype.itemsize
 
     def start(self, read: Read) -> _Running:
         """Starts to read: into its place, or beside it if it has several places."""
-        box, is_shared = read.slab, len(read.parts) > 1
-        if is_shared:
+        box = self._box(read)
+        if self._is_beside(read):
             into = self._buffers.take(box.shape, self.wanted.dtype)
         else:
             part = self.parts[read.parts[0]].slab
-            box = overlap(part, read.slab) or box
             into = self._buffer(read.parts[0])[box.within(part)]
         raw = None if self._is_cast else self.wanted.array.raw
         run = None if raw is None else raw.read(box)
@@ -154,19 +172,19 @@ class _Arriving:
             ) from error
         if values is not None:
             into[...] = values
-        if len(read.parts) > 1:
+        if self._is_beside(read):
             for number in read.parts:
-                part = self.parts[number].slab
-                box = overlap(part, read.slab)
-                assert box is not None
-                self._buffer(number)[box.within(part)] = into[box.within(read.slab)]
+                self._put(number, self._box(read), into)
             self._buffers.give_back(into)
         for number in read.parts:
             self._missing[number] -= 1
         return [number for number in read.parts if not self._missing[number]]
 
     def place(self, number: int) -> None:
-        """Copies a part to its devices, and lets go of it."""
+        """Copies a part to its devices, if it is not there, and lets go of it."""
+        if number in self._growing:
+            self._shards += self._grown.pop(number).arrays()
+            return
         buffer = self._open.pop(number)
         kind = self.wanted.sharding.memory_kind
         placed = [
@@ -182,6 +200,33 @@ class _Arriving:
         return jax.make_array_from_single_device_arrays(
             self.wanted.array.shape, self.wanted.sharding, self._shards
         )
+
+    def _is_beside(self, read: Read) -> bool:
+        """Says whether what is read waits beside the parts that it is for."""
+        number, *others = read.parts
+        return bool(others) or number in self._growing
+
+    def _box(self, read: Read) -> Slab:
+        """Returns what is wanted of a read."""
+        number, *others = read.parts
+        if others:
+            return read.slab
+        return overlap(self.parts[number].slab, read.slab) or read.slab
+
+    def _put(self, number: int, box: Slab, values: np.ndarray) -> None:
+        """Puts into a part what a box has of it."""
+        part = self.parts[number]
+        common = overlap(part.slab, box)
+        assert common is not None
+        piece = values[common.within(box)]
+        if number not in self._growing:
+            self._buffer(number)[common.within(part.slab)] = piece
+            return
+        if number not in self._grown:
+            shape = part.slab.shape
+            self._grown[number] = Growing(shape, self.wanted.dtype, part.devices)
+        firsts = zip(common.start, part.slab.start, strict=True)
+        self._grown[number].write(piece, tuple(a - b for a, b in firsts))
 
     def _buffer(self, number: int) -> np.ndarray:
         """Returns the memory that a part is put together in."""
@@ -249,7 +294,7 @@ class _Stream:
         """Places parts that are whole; each is there twice while it is copied."""
         while self._whole:
             each, number = self._whole.popleft()
-            num_bytes = each.part_bytes(number)
+            num_bytes = each.place_bytes(number)
             while self._waiting and self._held_bytes + num_bytes > self._limit_bytes:
                 self._settle()
             each.place(number)

@@ -59,15 +59,22 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: Any) -> epath.Path:
     return epath.Path(where)
 
 
-@pytest.mark.parametrize("piece_bytes", [64, 2**20])
+@pytest.mark.parametrize(
+    ("piece_bytes", "most_bytes"), [(64, 2**20), (64, 0), (2**20, 2**20), (2**20, 0)]
+)
 @pytest.mark.parametrize("num_devices", [1, 4, 8])
 def test_from_any_split_to_any_other(
     folder: epath.Path,
     num_devices: int,
     piece_bytes: int,
+    most_bytes: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Pieces of 64 bytes are parts of chunks, and none is small enough to be whole."""
+    """Pieces of 64 bytes are parts of chunks, and none is small enough to be whole.
+
+    Where nothing may be in flight, every part is too large to be whole on the host.
+    """
+    monkeypatch.setattr(streaming, "_MOST_BYTES", most_bytes)
     monkeypatch.setattr(streaming, "_PIECE_BYTES", piece_bytes)
     monkeypatch.setattr(streaming, "_SMALL_BYTES", 128)
     monkeypatch.setattr(raw_chunks, "_LEAST_BYTES", 0)
@@ -83,7 +90,11 @@ def test_from_any_split_to_any_other(
         np.testing.assert_array_equal(np.asarray(array), expected, each.array.path)
 
 
-def test_a_cast_goes_into_the_new_dtype(folder: epath.Path) -> None:
+@pytest.mark.parametrize("most_bytes", (2**20, 0))
+def test_a_cast_goes_into_the_new_dtype(
+    folder: epath.Path, most_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "_MOST_BYTES", most_bytes)
     stored = open_arrays(folder)["0-3-8"]
     place = placed(8, (None, "data"), 2)
     dtype = np.dtype(jnp.bfloat16)
@@ -92,8 +103,12 @@ def test_a_cast_goes_into_the_new_dtype(folder: epath.Path) -> None:
     np.testing.assert_array_equal(got, numbers(SHAPES[0], "float32").astype(dtype))
 
 
-def test_what_arrives_is_donated_in_place(folder: epath.Path) -> None:
+@pytest.mark.parametrize("most_bytes", (2**20, 0))
+def test_what_arrives_is_donated_in_place(
+    folder: epath.Path, most_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """JAX owns it, rather than a piece of memory of numpy."""
+    monkeypatch.setattr(streaming, "_MOST_BYTES", most_bytes)
     stored = open_arrays(folder)["1-3-8"]
     place = placed(8, ("data",), 2)
     (got,) = read_arrays([Wanted(array=stored, dtype=stored.dtype, sharding=place)])
