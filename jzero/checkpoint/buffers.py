@@ -7,6 +7,7 @@ flight. Lives here: `Buffers`. May import: nothing. Read next: `streaming.py`.
 
 from __future__ import annotations
 
+import mmap
 from math import prod
 from typing import Any
 
@@ -41,13 +42,22 @@ class Buffers:
         self._free_bytes = 0
         self._taken: dict[int, np.ndarray] = {}
 
-    def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        """Returns an array of anything, of which JAX makes a copy."""
+    def take(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], *, is_copied: bool = True
+    ) -> np.ndarray:
+        """Returns an array of anything.
+
+        Args:
+            shape: Its shape.
+            dtype: Its dtype.
+            is_copied: Whether JAX is to make a copy of it, or may use it as it is.
+        """
         num_bytes = prod(shape) * dtype.itemsize
         raw = self._find(num_bytes)
         if raw is None:
-            raw = np.empty(num_bytes + 2 * _ALIGNED_BYTES, np.uint8)
-        start = -raw.ctypes.data % _ALIGNED_BYTES + _SHIFT_BYTES
+            # The allocator keeps what it is given back, in as many heaps as threads.
+            raw = np.frombuffer(mmap.mmap(-1, num_bytes + 2 * _ALIGNED_BYTES), np.uint8)
+        start = -raw.ctypes.data % _ALIGNED_BYTES + is_copied * _SHIFT_BYTES
         array = raw[start : start + num_bytes].view(dtype).reshape(shape)
         self._taken[array.ctypes.data] = raw
         return array

@@ -52,7 +52,8 @@ class Growing:
         """Writes a piece; when it returns, nobody looks at `values` any more.
 
         Args:
-            values: What to write, of the part's dtype.
+            values: What to write, of the part's dtype. On CPUs it is used as it is if
+                it is aligned, and copied first if not.
             start: Where in the part it begins.
         """
         # As numbers of the program, so that all pieces of a shape share one.

@@ -149,7 +149,8 @@ class _Arriving:
         """Starts to read: into its place, or beside it if it has several places."""
         box = self._box(read)
         if self._is_beside(read):
-            into = self._buffers.take(box.shape, self.wanted.dtype)
+            # What is read is copied from there, to parts or to devices.
+            into = self._buffers.take(box.shape, self.wanted.dtype, is_copied=False)
         else:
             part = self.parts[read.parts[0]].slab
             into = self._buffer(read.parts[0])[box.within(part)]
